@@ -1,0 +1,303 @@
+"""Publishing: what may be appended to a log, and what comes of events that arrive together.
+
+Checks that need no log come first, in `Publisher`; those that do are made in the transaction that appends, in
+`publish_all`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from reflexr.core import (
+    RESERVED_NAMESPACE,
+    DepthExceeded,
+    Draft,
+    Envelope,
+    Event,
+    EventRegistry,
+    Forbidden,
+    Id,
+    NotFound,
+    NotJsonError,
+    Rejected,
+    ValidationFailed,
+    json_value,
+    problems,
+)
+from reflexr.workspace.commits import Pending
+from reflexr.workspace.operators import Operator
+from reflexr.workspace.storage import Transaction
+
+_ID: Final[TypeAdapter[str]] = TypeAdapter(Id)
+
+type EventLike = Event | Mapping[str, Any]
+"""An event, or its JSON object with its `type`, such as a client sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """One of the events to publish together.
+
+    Attributes:
+        event: The event.
+        id: The event's id; by default a new one.
+    """
+
+    event: EventLike
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What came of publishing an event.
+
+    Attributes:
+        envelope: The event as it is in the log.
+        duplicate: Whether its id was there already, so that nothing was appended.
+    """
+
+    envelope: Envelope
+    duplicate: bool
+
+    @property
+    def seq(self) -> int:
+        """The event's place."""
+        return self.envelope.seq
+
+    @property
+    def id(self) -> str:
+        """The event's id."""
+        return self.envelope.id
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
+    """Events to append together or not at all.
+
+    Attributes:
+        drafts: The events, each allowed and valid.
+        chain: The id of the first event of the chain that they join, if they name one.
+    """
+
+    drafts: Sequence[Draft]
+    chain: str | None = None
+
+
+class Publisher:
+    """Knows which events may be published, and by whom."""
+
+    def __init__(
+        self,
+        registry: EventRegistry,
+        events: Mapping[str, type[Event]],
+        emitted: Mapping[str, type[Event]],
+        max_depth: int,
+    ) -> None:
+        """Creates a publisher.
+
+        Args:
+            registry: The event types that there are, for hints.
+            events: The event classes that anybody may publish, by qualified type.
+            emitted: Those that only runs may.
+            max_depth: How deep a causal chain may get.
+        """
+        self._registry = registry
+        self._events = events
+        self._emitted = emitted
+        self._max_depth = max_depth
+
+    def request(
+        self,
+        operator: Operator,
+        items: Sequence[NewEvent],
+        *,
+        chain: str | None = None,
+        traceparent: str | None = None,
+        many: bool = False,
+    ) -> PublishRequest:
+        """Returns the events as they are to be appended.
+
+        Args:
+            operator: Who publishes them.
+            items: The events.
+            chain: The causal chain that they name.
+            traceparent: The trace context of the publish.
+            many: Whether the problems of all events are listed, each with its event's place.
+
+        Raises:
+            Forbidden: One is reflexr's own, or only runs may publish it.
+            NotFound: Nobody may publish its type here.
+            ValidationFailed: One is no valid event of its type, or an id or the chain is none.
+            DepthExceeded: The causal chain would be too deep.
+        """
+        own = operator.correlation_id
+        if chain is not None and chain != own:
+            checked_id(chain, "correlation_id")
+            if own is not None:
+                raise ValidationFailed(
+                    "what a run publishes joins the run's causal chain",
+                    [f"correlation_id: {chain!r} is not the run's chain {own!r}: leave it out"],
+                )
+        drafts: list[Draft] = []
+        errors: list[str] = []
+        for index, item in enumerate(items):
+            try:
+                drafts.append(self._draft(operator, item.event, item.id, own or chain, traceparent))
+            except ValidationFailed as failed:
+                if not many:
+                    raise
+                errors += [f"events.{index}: {error}" for error in failed.errors]
+        if errors:
+            raise ValidationFailed("some of these events are not valid", errors)
+        return PublishRequest(drafts, chain if own is None else None)
+
+    def type_of(self, event: EventLike) -> str | None:
+        """Returns an event's type if it can be published at all: what is worth naming a span after."""
+        event_type = _named_type(event)
+        return event_type if event_type in self._events or event_type in self._emitted else None
+
+    def _draft(
+        self,
+        operator: Operator,
+        event: EventLike,
+        event_id: str | None,
+        correlation_id: str | None,
+        traceparent: str | None,
+    ) -> Draft:
+        causation = operator.causation
+        event_class = self._class_of(event, by_run=causation is not None)
+        if causation is not None and causation.depth > self._max_depth:
+            raise DepthExceeded(causation.depth, self._max_depth)
+        event_id = f"evt_{token_hex(8)}" if event_id is None else checked_id(event_id, "id")
+        return Draft(
+            id=event_id,
+            payload=_payload(event, event_class),
+            actor=operator.actor,
+            correlation_id=event_id if correlation_id is None else correlation_id,
+            causation=causation,
+            traceparent=traceparent,
+        )
+
+    def _class_of(self, event: EventLike, *, by_run: bool) -> type[Event]:
+        event_type = _named_type(event)
+        if event_type is None:
+            raise ValidationFailed(
+                "an event is an object that names its type",
+                ["type: a qualified event type is wanted, such as 'ops:service.error'"],
+            )
+        if event_type.startswith(f"{RESERVED_NAMESPACE}:"):
+            raise Forbidden(f"{event_type!r} is reflexr's own: only reflexr publishes it")
+        if (event_class := self._events.get(event_type)) is not None:
+            return event_class
+        if (event_class := self._emitted.get(event_type)) is None:
+            meant = "" if event_type in self._registry else self._registry.hint(event_type)
+            raise NotFound(f"{event_type!r} is no event type that can be published here{meant}")
+        if not by_run:
+            raise Forbidden(f"{event_type!r} is published by runs alone")
+        return event_class
+
+
+async def publish_all(
+    transaction: Transaction, pending: Sequence[Pending[PublishRequest]]
+) -> list[Sequence[Publication] | Rejected]:
+    """Appends the events of requests that share a transaction, in order: one look-up and one append for all of them.
+
+    An id that is in the log already, or came earlier, appends nothing. A request that is refused appends nothing at
+    all.
+    """
+    ids = {draft.id for item in pending for draft in item.request.drafts}
+    chains = {item.request.chain for item in pending if item.request.chain is not None}
+    logged = await transaction.find(ids | chains)
+    accepted: dict[str, Draft] = {}
+    refused: dict[int, Rejected] = {}
+    firsts: list[set[str]] = []
+    for index, item in enumerate(pending):
+        fresh = {draft.id: draft for draft in reversed(item.request.drafts) if draft.id not in logged | accepted}
+        firsts.append(set(fresh))
+        if fresh and (refusal := _refusal(item.request, logged, accepted)) is not None:
+            refused[index] = refusal
+        else:
+            accepted.update(reversed(fresh.items()))
+    appended = await transaction.append(list(accepted.values())) if accepted else []
+    logged.update((envelope.id, envelope) for envelope in appended)
+    return [
+        refused[index] if index in refused else _publications(item, logged, firsts[index])
+        for index, item in enumerate(pending)
+    ]
+
+
+def checked_id(value: str, place: str) -> str:
+    """Returns an id from outside.
+
+    Raises:
+        ValidationFailed: It is no id.
+    """
+    try:
+        return _ID.validate_python(value)
+    except ValidationError as error:
+        raise ValidationFailed(f"{place} is no id", [f"{place}: {problem}" for problem in problems(error)]) from error
+
+
+def _named_type(event: object) -> str | None:
+    """Returns the type that something names which is to be an event."""
+    match event:
+        case Event(type=event_type) | {"type": str(event_type)}:
+            return event_type
+        case _:
+            return None
+
+
+def _payload(event: EventLike, event_class: type[Event]) -> dict[str, Any]:
+    name = event_class.event_type
+    try:
+        if isinstance(event, event_class):
+            return event.payload()
+        value = json_value(dict(event.payload() if isinstance(event, Event) else event), name)
+        # Fields that the class does not have are refused, unless it is open by its own wish.
+        extra = None if event_class.model_config.get("extra") == "allow" else "forbid"
+        return event_class.model_validate_json(to_json(value), extra=extra).payload()
+    except NotJsonError as error:
+        raise ValidationFailed(str(error)) from error
+    except ValidationError as error:
+        raise ValidationFailed(f"this is no valid {name!r}", problems(error)) from error
+
+
+def _refusal(request: PublishRequest, logged: Mapping[str, Envelope], accepted: Mapping[str, Draft]) -> Rejected | None:
+    """Returns why the chain that a request names is none."""
+    chain = request.chain
+    if chain is None or chain == request.drafts[0].id:
+        return None
+    first = logged.get(chain) or accepted.get(chain)
+    if first is None:
+        return NotFound(f"there is no causal chain {chain!r}: a chain is named by its first event's id")
+    if first.correlation_id != chain:
+        return ValidationFailed(
+            f"{chain!r} is a later event of a causal chain",
+            [f"correlation_id: {chain!r} is a later event of the chain {first.correlation_id!r}: name that one"],
+        )
+    return None
+
+
+def _publications(item: Pending[PublishRequest], logged: Mapping[str, Envelope], first: set[str]) -> list[Publication]:
+    publications: list[Publication] = []
+    for draft in item.request.drafts:
+        envelope = logged[draft.id]
+        fresh = draft.id in first or (item.in_doubt and _same(envelope, draft))
+        publications.append(Publication(envelope, duplicate=not fresh))
+        first.discard(draft.id)
+    return publications
+
+
+def _same(envelope: Envelope, draft: Draft) -> bool:
+    """Whether an envelope is what an earlier commit of this draft appended."""
+    return (envelope.payload, envelope.actor, envelope.causation, envelope.correlation_id, envelope.traceparent) == (
+        draft.payload,
+        draft.actor,
+        draft.causation,
+        draft.correlation_id,
+        draft.traceparent,
+    )

@@ -1,0 +1,86 @@
+from typing import Any
+
+import pytest
+
+from reflexr.core import MAX_SEQ, ValidationFailed
+
+from .plant import Alarm, Opened, opened, stored_rules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"limit": 1, "last": 1}, "not both"),
+        ({"after_seq": -1}, "after_seq: -1"),
+        ({"before_seq": MAX_SEQ + 1}, "before_seq"),
+        ({"limit": True}, "limit: True"),
+        ({"last": 1.5}, "last: 1.5"),
+        ({"types": "plant:alarm"}, "types: give a list"),
+        ({"types": ["alarm"]}, "did you mean 'plant:alarm'"),
+        ({"types": [7]}, "types: 7"),
+        ({"types": [None, "a:b\n"]}, "types: 'a:b\\n'"),
+    ],
+)
+async def test_a_window_that_is_none_is_refused(arguments: Any, error: str) -> None:
+    workspace = await opened()
+
+    with pytest.raises(ValidationFailed) as refused:
+        await workspace.read(**arguments)
+
+    assert any(error in problem for problem in refused.value.errors)
+
+
+async def test_a_window_takes_types_as_classes_and_as_names_also_those_nobody_knows() -> None:
+    workspace = await opened()
+    await workspace.publish_many([Alarm(machine="press"), Opened(), Alarm(machine="saw")])
+
+    envelopes = await workspace.read(types=[Alarm, "newer:type"], last=1, before_seq=MAX_SEQ)
+
+    assert [envelope.seq for envelope in envelopes] == [3]
+    assert await workspace.read(types=[]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"), [({"limit": -1}, "limit: -1"), ({"status": "lost"}, "'dead_lettered'")]
+)
+async def test_a_query_for_runs_that_is_none_is_refused(arguments: Any, error: str) -> None:
+    workspace = await opened()
+
+    with pytest.raises(ValidationFailed) as refused:
+        await workspace.runs(**arguments)
+
+    assert error in refused.value.errors[0]
+
+
+@pytest.mark.parametrize("bad", ["a\0b", "\ud800"])
+async def test_a_text_that_no_storage_can_hold_names_nothing(bad: str) -> None:
+    workspace = await opened(stored_rules=stored_rules())
+
+    for request in (
+        workspace.run(bad),
+        workspace.skip_run(bad),
+        workspace.runs(rule=bad),
+        workspace.runs(scope_key=bad),
+        workspace.get_rule(bad),
+        workspace.rule_history(bad),
+        workspace.dead_letters(rule=bad),
+        workspace.replay_rule(bad, from_seq=1, mode="rebuild"),
+        workspace.archive_rule(bad),
+        workspace.cursor(bad),
+    ):
+        with pytest.raises(ValidationFailed):
+            await request
+
+
+async def test_numbers_and_names_of_other_requests_are_checked_too() -> None:
+    workspace = await opened()
+
+    for request in (
+        workspace.dead_letters(limit=-1),
+        workspace.save_cursor("mirror", -1),
+        workspace.save_cursor("", 1),
+        workspace.replay_rule("plant:alarms", from_seq=MAX_SEQ + 1, mode="rebuild"),
+        workspace.archive_rule("chat:alarms", expected_version=-1),
+    ):
+        with pytest.raises(ValidationFailed):
+            await request
