@@ -1,0 +1,104 @@
+"""Workspaces and the reactor: logs that rules watch, and runs that are durable, over a storage of your choice."""
+
+from reflexr.workspace.actions import Action, ActionFunction, FunctionAction, Output, with_params
+from reflexr.workspace.clocks import Clock, ManualClock, system_clock
+from reflexr.workspace.commands import CommandKey, CommandResults, InMemoryCommandResults
+from reflexr.workspace.errors import (
+    DuplicateEventIdError,
+    StorageError,
+    StoredRuleConflictError,
+    TransactionClosedError,
+    WorkspaceError,
+)
+from reflexr.workspace.failures import RunFailure
+from reflexr.workspace.handles import Workspace
+from reflexr.workspace.memory import InMemoryStorage, Sizes
+from reflexr.workspace.permissions import Access, Authorize
+from reflexr.workspace.publishing import EventLike, NewEvent, Publication
+from reflexr.workspace.reactions import Reaction
+from reflexr.workspace.reactor import Reactor
+from reflexr.workspace.refs import EVALUATION_LEASE, LeaseKey, WorkspaceRef, run_lease, schedule_lease
+from reflexr.workspace.run_contexts import RunContext, no_run_context
+from reflexr.workspace.schedules import Schedule
+from reflexr.workspace.statuses import RuleDescription, RuleStatus, ScheduleStatus
+from reflexr.workspace.storage import (
+    Deadline,
+    DueRun,
+    DueSchedule,
+    Head,
+    LogWindow,
+    RunPolicy,
+    RunQuery,
+    RunScope,
+    StateChanges,
+    Storage,
+    Transaction,
+    Watch,
+)
+from reflexr.workspace.wakeups import InProcessWakeups, Listener, Wakeups
+from reflexr.workspace.workspaces import Workspaces
+
+__all__ = [
+    # Workspaces
+    "Workspaces",
+    "Workspace",
+    "EventLike",
+    "NewEvent",
+    "Publication",
+    "RuleStatus",
+    "RuleDescription",
+    "ScheduleStatus",
+    # Permissions
+    "Authorize",
+    "Access",
+    # The reactor
+    "Reactor",
+    "Reaction",
+    "Action",
+    "ActionFunction",
+    "FunctionAction",
+    "Output",
+    "with_params",
+    "RunFailure",
+    "RunContext",
+    "no_run_context",
+    "Schedule",
+    # Commands
+    "CommandResults",
+    "CommandKey",
+    "InMemoryCommandResults",
+    # Storage
+    "Storage",
+    "Transaction",
+    "InMemoryStorage",
+    "Sizes",
+    "WorkspaceRef",
+    "Head",
+    "LogWindow",
+    "RunQuery",
+    "RunScope",
+    "StateChanges",
+    "Watch",
+    "RunPolicy",
+    "DueRun",
+    "Deadline",
+    "DueSchedule",
+    "LeaseKey",
+    "EVALUATION_LEASE",
+    "run_lease",
+    "schedule_lease",
+    # Wake-ups
+    "Wakeups",
+    "Listener",
+    "InProcessWakeups",
+    # Clocks
+    "Clock",
+    "ManualClock",
+    "system_clock",
+    # Errors
+    "WorkspaceError",
+    "StorageError",
+    "DuplicateEventIdError",
+    "StoredRuleConflictError",
+    "TransactionClosedError",
+]

@@ -1,0 +1,238 @@
+"""Attempts: carrying out one claimed attempt of a run, whatever its action does, and recording what became of it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.trace import Status, StatusCode
+from pydantic import JsonValue
+
+from reflexr.core import ABANDONED, AgentActor, Rule, RuleError, Run, Transition, abandon, checkpoint, fail, succeed
+from reflexr.telemetry import RunAttributes, attributes, in_session, traceparent_of
+from reflexr.workspace.actions import Action, Output, output_value, params_of
+from reflexr.workspace.claiming import Claim
+from reflexr.workspace.failures import (
+    CANCELLED,
+    INVALID_PARAMS,
+    TIMEOUT,
+    UNKNOWN_ACTION,
+    Failure,
+    RunFailure,
+    failure_of,
+)
+from reflexr.workspace.reactions import Reaction
+from reflexr.workspace.recording import Recorder, Step
+from reflexr.workspace.run_contexts import RunContext
+from reflexr.workspace.workspaces import Workspaces
+
+type Move = Callable[[Run, datetime], Transition]
+"""What becomes of the run, once it is recorded: one of core's transitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment[Deps]:
+    """What every attempt of one reactor is carried out with.
+
+    Attributes:
+        workspaces: The workspaces.
+        actions: The actions, by name.
+        deps: What the application gives its actions.
+        run_context: What surrounds each attempt.
+        recorder: Records what becomes of it.
+    """
+
+    workspaces: Workspaces
+    actions: Mapping[str, Action[Deps]]
+    deps: Deps
+    run_context: RunContext
+    recorder: Recorder
+
+
+class Attempt[Deps]:
+    """One attempt, from its claim until what became of it is recorded."""
+
+    def __init__(self, equipment: Equipment[Deps], claim: Claim) -> None:
+        """Takes on a claim.
+
+        Args:
+            equipment: What to carry it out with.
+            claim: The attempt.
+        """
+        self._equipment = equipment
+        self._claim = claim
+        self._task: asyncio.Task[Any] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Cancels the action, if it is at work, so that the attempt ends as abandoned."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def carry_out(self) -> None:
+        """Runs the action and records what became of it. A cancellation stops the action, not the recording."""
+        move = await self._act()
+        workspace = self._claim.workspace
+        step = Step(self._claim.run.id, move, traceparent_of(self._claim.span), ends=True)
+        try:
+            run = await self._equipment.recorder.insist(workspace, step)
+        except asyncio.CancelledError:
+            # What was done is not to be done again only because the reactor is going away.
+            _uncancel()
+            run = await self._equipment.recorder.insist(workspace, step)
+        if run is not None:
+            self._measure(run)
+
+    async def _act(self) -> Move:
+        """Runs the action in its span, and returns the transition that it comes to."""
+        run, rule, span = self._claim.run, self._claim.rule, self._claim.span
+        with (
+            trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False),
+            in_session(run.correlation_id),
+        ):
+            self._task = asyncio.current_task()
+            try:
+                output = await self._output()
+                return partial(_succeeded, attempt=run.attempt, output=output)
+            except (KeyboardInterrupt, GeneratorExit):
+                # The process or its event loop ends here and now: the lease lapses, and the attempt is found abandoned.
+                raise
+            except BaseException as error:
+                if _uncancel() or self._stopped:
+                    span.set_status(Status(StatusCode.ERROR, ABANDONED))
+                    return partial(_abandoned, attempt=run.attempt, rule=rule)
+                failure = _failure(error)
+                span.set_attribute(attributes.ERROR_TYPE, failure.reason or type(error).__qualname__)
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, failure.error))
+                return partial(_failed, attempt=run.attempt, rule=rule, failure=failure)
+            finally:
+                self._task = None
+                _uncancel()
+
+    async def _output(self) -> JsonValue:
+        """Runs the action in its context, and returns its output as it is recorded."""
+        if self._stopped:
+            raise asyncio.CancelledError
+        action, reaction = self._prepare()
+        failure: BaseException | None = None
+        output: JsonValue = None
+        async with self._equipment.run_context(reaction):
+            try:
+                output = output_value(await self._run(action, reaction), reaction.run_id)
+            except BaseException as error:
+                failure = error
+                raise
+        if failure is not None:
+            # The context swallowed it, but a failure is one.
+            raise failure
+        return output
+
+    async def _run(self, action: Action[Deps], reaction: Reaction[Deps]) -> Output:
+        timeout = self._claim.rule.timeout
+        limit = asyncio.timeout(None if timeout is None else timeout.total_seconds())
+        try:
+            async with limit:
+                output = await action.run(reaction)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        else:
+            if not limit.expired():
+                return output
+        raise RunFailure(f"the attempt took longer than {timeout}", reason=TIMEOUT)
+
+    def _prepare(self) -> tuple[Action[Deps], Reaction[Deps]]:
+        """Returns the action and what it is given.
+
+        Raises:
+            RunFailure: There is no such action, or its params are not what it wants. Permanent.
+        """
+        equipment, run, rule = self._equipment, self._claim.run, self._claim.rule
+        action = equipment.actions.get(rule.then.action)
+        if action is None:
+            raise RunFailure(
+                f"there is no action {rule.then.action!r} in this reactor", reason=UNKNOWN_ACTION, permanent=True
+            )
+        try:
+            params = params_of(rule, action)
+        except RuleError as error:
+            raise RunFailure(str(error), reason=INVALID_PARAMS, permanent=True) from error
+        actor = AgentActor(rule=run.rule, run_id=run.id, name=rule.then.action)
+        workspace = equipment.workspaces.handle(self._claim.workspace, actor=actor)
+        return action, Reaction(
+            workspace=workspace.caused_by(run.causation, correlation_id=run.correlation_id),
+            run=run,
+            rule=rule,
+            envelopes=self._claim.envelopes,
+            deps=equipment.deps,
+            params=params,
+            save_checkpoint=self._save_checkpoint,
+        )
+
+    async def _save_checkpoint(self, step: str, value: JsonValue) -> Run:
+        move = partial(_checkpointed, attempt=self._claim.run.attempt, step=step, value=value)
+        return await self._equipment.recorder.record(
+            self._claim.workspace,
+            Step(self._claim.run.id, move, traceparent_of(self._claim.span), ends=False),
+        )
+
+    def _measure(self, run: Run) -> None:
+        configuration = self._equipment.workspaces.configuration
+        instruments = configuration.instruments
+        if not instruments.active:
+            return
+        ended: RunAttributes = {
+            "reflexr.tenant.id": self._claim.workspace.tenant_id,
+            "reflexr.workspace.id": self._claim.workspace.workspace_id,
+            "reflexr.rule": configuration.rule_label(run.rule),
+            "reflexr.run.status": run.status,
+            "reflexr.reason": run.reason or "",
+        }
+        instruments.runs.add(1, ended)
+        instruments.run_duration.record(perf_counter() - self._claim.began, ended)
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, asyncio.CancelledError):
+        return Failure("something that the action awaited was cancelled, and the action with it", CANCELLED)
+    return failure_of(error)
+
+
+def _uncancel() -> bool:
+    """Takes back the cancellations of the current task, and returns whether there were any."""
+    task = asyncio.current_task()
+    cancelled = False
+    while task is not None and task.cancelling():
+        task.uncancel()
+        cancelled = True
+    return cancelled
+
+
+def _succeeded(run: Run, now: datetime, *, attempt: int, output: JsonValue) -> Transition:
+    return succeed(run, attempt=attempt, now=now, output=output)
+
+
+def _failed(run: Run, now: datetime, *, attempt: int, rule: Rule, failure: Failure) -> Transition:
+    return fail(
+        run,
+        attempt=attempt,
+        now=now,
+        error=failure.error,
+        policy=rule.retry,
+        reason=failure.reason,
+        permanent=failure.permanent,
+    )
+
+
+def _abandoned(run: Run, now: datetime, *, attempt: int, rule: Rule) -> Transition:
+    return abandon(run, attempt=attempt, now=now, policy=rule.retry)
+
+
+def _checkpointed(run: Run, now: datetime, *, attempt: int, step: str, value: JsonValue) -> Transition:
+    return checkpoint(run, attempt=attempt, step=step, value=value)
