@@ -1,0 +1,1 @@
+"""The reference application: an authentication log, and rules that react to it."""

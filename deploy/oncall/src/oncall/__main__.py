@@ -1,0 +1,7 @@
+"""`python -m oncall`."""
+
+import sys
+
+from oncall.cli import main
+
+sys.exit(main())

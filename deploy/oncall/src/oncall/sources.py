@@ -1,0 +1,120 @@
+"""Where a log comes from: a file, a compressed file or the standard input, as numbered lines.
+
+What the lines say is `oncall.syslog`'s and `oncall.sshd`'s.
+"""
+
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from gzip import GzipFile
+from io import BufferedReader
+from os import fstat
+from pathlib import Path
+from stat import S_ISREG
+from typing import Final
+
+MAX_LINE: Final = 65_536
+"""The longest line that is read whole, in bytes; of a longer one the rest is passed over."""
+
+STANDARD_INPUT: Final = "-"
+
+_GZIP: Final = b"\x1f\x8b"
+
+
+class LogUnreadableError(Exception):
+    """A log cannot be read, or not to its end; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, without what ends it. Bytes that are no UTF-8 are written as escapes.
+
+    Attributes:
+        number: Its number, from 1.
+    """
+
+    number: int
+    text: str
+
+
+class Source:
+    """A log that is open.
+
+    Attributes:
+        name: What to call it in a message.
+        written: When it was last written to; for what is no file, now.
+        size: Its size in bytes, if it has one.
+    """
+
+    def __init__(self, name: str, stream: BufferedReader, *, written: datetime, size: int | None) -> None:
+        self.name = name
+        self.written = written
+        self.size = size
+        self._stream = stream
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """How many bytes of it were read."""
+        return self._position if self.size is None else self._stream.tell()
+
+    def lines(self) -> Iterator[Line]:
+        """Yields its lines; never holds more than one of them.
+
+        Raises:
+            LogUnreadableError: It breaks off.
+        """
+        number = 0
+        try:
+            stream = self._decompressed()
+            while raw := stream.readline(MAX_LINE):
+                number += 1
+                self._position += len(raw)
+                rest = raw
+                while not rest.endswith(b"\n") and len(rest) == MAX_LINE:
+                    rest = stream.readline(MAX_LINE)
+                    self._position += len(rest)
+                yield Line(number, _text(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw))
+        except (OSError, EOFError, zlib.error) as error:
+            raise LogUnreadableError(f"{self.name} cannot be read past line {number:,}: {_reason(error)}") from error
+
+    def _decompressed(self) -> BufferedReader | GzipFile:
+        if self._stream.peek(len(_GZIP)).startswith(_GZIP):
+            return GzipFile(fileobj=self._stream, mode="rb")
+        return self._stream
+
+
+@contextmanager
+def opened(place: str) -> Generator[Source]:
+    """Opens a log for the length of the block.
+
+    Args:
+        place: The path of a file, which may be compressed with gzip, or `-` for the standard input.
+
+    Raises:
+        LogUnreadableError: There is none there, or it may not be read.
+    """
+    name = "the standard input" if place == STANDARD_INPUT else repr(place)
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(_stream(place))
+            status = fstat(stream.fileno())
+        except (OSError, ValueError) as error:
+            raise LogUnreadableError(f"{name} cannot be read: {_reason(error)}") from error
+        is_file = S_ISREG(status.st_mode)
+        written = datetime.fromtimestamp(status.st_mtime, UTC) if is_file else datetime.now(UTC)
+        yield Source(name, stream, written=written, size=status.st_size if is_file else None)
+
+
+def _stream(place: str) -> BufferedReader:
+    return open(0, "rb", closefd=False) if place == STANDARD_INPUT else Path(place).open("rb")
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\r\n").decode("utf-8", errors="backslashreplace")
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
