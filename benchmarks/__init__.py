@@ -1,0 +1,4 @@
+"""Benchmarks, each measured beside its raw limit in the same run.
+
+The harness is `harness`; every other module holds benchmarks.
+"""
