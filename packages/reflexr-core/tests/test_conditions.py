@@ -182,3 +182,8 @@ def test_an_event_that_is_defined_later_may_have_any_field() -> None:
     condition = on("shop:defined_later").where(F.anything > 1)
 
     assert condition.admitted == TypeSet(frozenset({"shop:defined_later"}))
+
+
+def test_a_condition_that_is_negated_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match="negate a filter"):
+        _ = ~on(OrderPaid)

@@ -595,3 +595,8 @@ def test_events_may_have_their_own_configuration() -> None:
 
     with pytest.raises(NotJsonError, match=r"defined:loose\.value is nan"):
         loose.payload()
+
+
+def test_an_event_that_was_made_unchecked_is_not_written_with_fields_of_other_types() -> None:
+    with pytest.raises(NotJsonError, match="shop:order_placed"):
+        OrderPlaced.model_validate({"order": "o"}).model_copy(update={"order": 5}).payload()

@@ -38,11 +38,14 @@ def test_a_reference_is_written_with_attributes_or_as_a_path() -> None:
     assert path_of("labels.matches") == "labels.matches"
 
 
-def test_a_reference_that_is_compared_with_equals_says_what_to_write() -> None:
-    with pytest.raises(TypeError, match=r"write F\.a\.eq\(…\): == has to return a bool"):
-        _ = F.a == 1
-    with pytest.raises(TypeError, match=r"write F\.a\.eq\(…\)"):
+def test_a_reference_that_is_compared_with_not_equals_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"write F\.a\.ne\(…\): != has to return a bool"):
         _ = F.a != 1
+
+
+def test_a_reference_that_is_compared_with_equals_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"write F\.a\.eq\(…\) for ==, which has to return a bool"):
+        _ = F.a == 1
 
 
 def test_a_reference_can_be_a_key() -> None:

@@ -43,8 +43,13 @@ WIRE = [
 @pytest.mark.parametrize(("exception", "wire"), WIRE, ids=lambda value: type(value).__name__)
 def test_an_exception_carries_its_rejection_as_it_travels(exception: Rejected, wire: dict[str, object]) -> None:
     assert REJECTION.dump_python(exception.rejection, mode="json") == wire
-    assert str(exception) == wire["message"]
+    assert str(exception).startswith(str(wire["message"]))
     assert isinstance(exception, ReflexrError)
+
+
+def test_a_traceback_shows_every_problem_that_was_found_once() -> None:
+    assert str(ValidationFailed("the rule is wrong", ["a: b", "c: d"])) == "the rule is wrong: a: b; c: d"
+    assert str(ValidationFailed("the rule is wrong")) == "the rule is wrong"
 
 
 @pytest.mark.parametrize(("exception", "wire"), WIRE, ids=lambda value: type(value).__name__)

@@ -174,10 +174,10 @@ def test_a_copy_with_another_condition_decides_by_that(deep: bool) -> None:
         ({"name": "shop:" + "r" * 96}, r"name\n  A rule's name is 'namespace:name' of at most 100 characters"),
         ({"name": "reflexr:r"}, r"name\n  The namespace 'reflexr' is reserved"),
         *(({"description": text}, r"description\n  Input should be a valid string") for text in ("\ud800", 3, b"")),
-        *(({"when": when}, r"when\n  Input should be a valid dictionary") for when in (None, 3, "on")),
+        *(({"when": when}, r"when\n  when is written on\(ServiceError\)") for when in (None, 3, "on")),
         ({"when": {}}, r"when\.filter\n  Field required"),
         ({"when": {**DOCUMENT["when"], "then": 1}}, r"when\.then\n  Extra inputs are not permitted"),
-        *(({"scope": scope}, r"scope\n  Input should be a valid dictionary") for scope in (None, ["a"], "a")),
+        *(({"scope": scope}, r"scope\n  scope is written by\(F\.service\)") for scope in (None, ["a"], "a")),
         *(({"scope": {"fields": fields}}, r"scope\.fields\n  Input should be") for fields in (None, "a", 3)),
         (
             {"scope": {"fields": {"a", "b"}}},

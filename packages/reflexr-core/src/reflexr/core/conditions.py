@@ -6,7 +6,7 @@ lives in `reflexr.core.patterns`.
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
@@ -106,6 +106,12 @@ class Condition(Part):
     dedupe: Dedupe | None = None
     pattern: Pattern = Each()
     throttle: Throttle | None = None
+
+    def __invert__(self) -> NoReturn:
+        raise TypeError(
+            "a condition has no opposite: negate a filter, as in on(Order).where(~F.paid.eq(True)), "
+            "and for what does not happen write on(Placed, Shipped).absent(within=…)"
+        )
 
     def where(self, *filters: Filter, **equal: JsonValue) -> Self:
         """Admits only envelopes that these filters admit too, and whose fields equal these values.

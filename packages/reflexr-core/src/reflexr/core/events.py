@@ -124,7 +124,7 @@ class Event(BaseModel):
                 something with no JSON form, or the event nests deeper than `MAX_DEPTH`.
         """
         try:
-            text = self.model_dump_json(by_alias=True)
+            text = self.model_dump_json(by_alias=True, warnings="error")
             payload: object = from_json(text)
         except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
             raise NotJsonError(f"{self.event_type!r} cannot be written as JSON: {error}") from error

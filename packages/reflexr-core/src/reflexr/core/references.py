@@ -67,7 +67,11 @@ class FieldReference:
 
     @override
     def __eq__(self, other: object) -> NoReturn:
-        raise TypeError(f"write F.{self.__path__}.eq(…): == has to return a bool")
+        raise TypeError(f"write F.{self.__path__}.eq(…) for ==, which has to return a bool, and .in_([…]) for in")
+
+    @override
+    def __ne__(self, other: object) -> NoReturn:
+        raise TypeError(f"write F.{self.__path__}.ne(…): != has to return a bool")
 
     @override
     def __hash__(self) -> int:

@@ -116,6 +116,12 @@ class ValidationFailed(Rejected):
         problems = self.errors = tuple(map(json_text, errors or (message,)))
         super().__init__(ValidationFailedRejection(message=json_text(message), errors=problems), message, tuple(errors))
 
+    @override
+    def __str__(self) -> str:
+        """Returns the message with every problem, since a traceback shows nothing else."""
+        further = "; ".join(error for error in self.errors if error != self.rejection.message)
+        return f"{self.rejection.message}: {further}" if further else self.rejection.message
+
 
 class Forbidden(Rejected):
     """The actor may not do this."""

@@ -6,9 +6,9 @@ A rule's condition lives in `reflexr.core.conditions`; what a rule decides in `r
 from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, override
+from typing import Annotated, Any, Final, Literal, Self, cast, override
 
-from pydantic import BaseModel, Field, JsonValue, StrictBool, ValidationError, field_validator
+from pydantic import BaseModel, Field, JsonValue, StrictBool, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError, to_json
 
 from reflexr.core.canonical import check_json, digest
@@ -123,6 +123,18 @@ class Rule(Part):
     timeout: Window | None = None
     enabled: StrictBool = True
 
+    @field_validator("when", "scope", "then", "retry", mode="before")
+    @classmethod
+    def _is_a_part(cls, value: object, info: ValidationInfo) -> object:
+        """Refuses what is no object with how the part is written, which pydantic cannot know."""
+        if isinstance(value, BaseModel | dict):
+            return cast("object", value)
+        raise PydanticCustomError(
+            "part",
+            "{field} is written {remedy}, not {value}",
+            {"field": info.field_name, "remedy": _REMEDIES[str(info.field_name)], "value": repr(value)[:100]},
+        )
+
     def definition(self) -> str:
         """Returns the hash of what the rule decides by: the condition and the scope, and nothing else.
 
@@ -173,6 +185,14 @@ class Rule(Part):
         yield from self.when.problems(vocabulary)
         for index, field in enumerate(self.scope.fields):
             yield from vocabulary.field_problems(field, f"scope.fields.{index}", self.when.admitted)
+
+
+_REMEDIES: Final = {
+    "when": "on(ServiceError), sequence(…), or the condition as JSON",
+    "scope": "by(F.service), or the scope as JSON",
+    "then": "run(triage), or the action as JSON",
+    "retry": "RetryPolicy(max_attempts=3), or the policy as JSON",
+}
 
 
 def load_params[M: BaseModel](action: ActionRef, model: type[M]) -> M:

@@ -68,7 +68,7 @@ class Run(BaseModel, frozen=True):
     """One firing's execution, over all its attempts.
 
     Attributes:
-        id: The firing's id, which is also the action's idempotency key.
+        id: The firing's id, its own in the workspace: a run elsewhere may have the same.
         rule: The rule that fired.
         generation: The rule's generation when it fired.
         scope: The scope's fields and their values; empty for the whole workspace.

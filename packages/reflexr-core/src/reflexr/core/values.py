@@ -49,7 +49,7 @@ def model_value(model: BaseModel, place: str, depth: int = 0) -> JsonValue:
             something with no JSON form, or the model nests deeper than `MAX_DEPTH`.
     """
     try:
-        text = model.model_dump_json(by_alias=True)
+        text = model.model_dump_json(by_alias=True, warnings="error")
         value = cast("JsonValue", from_json(text))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise NotJsonError(f"{place} cannot be written as JSON: {error}") from error
