@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, override
 
-from reflexr.core import Envelope, Event, Rule, Run
+from reflexr.core import Envelope, Event, RetryPolicy, Rule, Run, by, on, run
 from reflexr.workspace import (
     InMemoryStorage,
     ManualClock,
@@ -21,6 +21,13 @@ from reflexr.workspace import (
 from .plant import ADA, START, Alarm, Opened, Repaired, Stopped
 
 TTL = timedelta(seconds=30)
+IMMEDIATELY = RetryPolicy(backoff=timedelta(0))
+ONCE = RetryPolicy(max_attempts=1)
+
+
+def rule(name: str = "plant:a", **changes: Any) -> Rule:
+    """A rule that pages somebody at each alarm of a machine."""
+    return Rule.model_validate({"name": name, "when": on(Alarm), "scope": by("machine"), "then": run("page")} | changes)
 
 
 class TouchyStorage(InMemoryStorage):
@@ -117,3 +124,22 @@ class Gate:
         finally:
             self.at_work -= 1
         return self._result(reaction)
+
+
+class Script:
+    """An action whose attempts go as written: each raises an exception, or returns a value; the last goes on."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = list(steps)
+        self.reactions: list[Reaction[Any]] = []
+
+    async def __call__(self, reaction: Reaction[Any]) -> Any:
+        self.reactions.append(reaction)
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, BaseException):
+            raise step
+        return step
+
+    @property
+    def attempts(self) -> list[int]:
+        return [reaction.attempt for reaction in self.reactions]

@@ -161,3 +161,66 @@ def test_an_output_that_is_not_json_fails_the_attempt_with_the_remedy(output: ob
 
 def test_a_model_is_recorded_as_its_json() -> None:
     assert output_value(Target(thread="t"), "fir_1") == {"thread": "t"}
+
+
+async def takes_nothing() -> None:
+    raise AssertionError("never called")
+
+
+async def takes_three(reaction: Reaction[Any], first: int, second: int) -> None:
+    raise AssertionError("never called")
+
+
+async def takes_two(reaction: Reaction[Any], params: "Target") -> None:
+    raise AssertionError("never called")
+
+
+async def takes_an_option(reaction: Reaction[Any], *, urgent: bool) -> None:
+    raise AssertionError("never called")
+
+
+async def takes_any(reaction: Reaction[Any], params: dict[str, int]) -> None:
+    raise AssertionError("never called")
+
+
+class TakesNothing:
+    params = None
+
+    async def run(self) -> None:
+        raise AssertionError("never called")
+
+
+@pytest.mark.parametrize(
+    ("action", "remedy"),
+    [
+        (takes_nothing, "takes no reaction: write `async def takes_nothing(reaction)`"),
+        (
+            notify,
+            "takes two arguments, but an action is given one, its reaction: if the second is its params, wrap it ",
+        ),
+        (notify, "wrap it as with_params(notify, Target)"),
+        (takes_two, "wrap it as with_params(takes_two, Target)"),
+        (takes_any, "wrap it as with_params(takes_any, Params)"),
+        (takes_three, "cannot be called with a reaction alone: write `async def takes_three(reaction)`"),
+        (takes_an_option, "cannot be called with a reaction alone"),
+        (TakesNothing(), "takes no reaction: write `async def run(reaction)`"),
+        (Gate, "Gate is a class: give an instance of it"),
+    ],
+)
+def test_an_action_that_cannot_be_called_with_a_reaction_is_refused_with_the_remedy(action: Any, remedy: str) -> None:
+    (problem,) = problems({"page": action})
+
+    assert remedy in problem
+
+
+@pytest.mark.parametrize("action", [partial(notify, params=Target(thread="x")), partial(takes_an_option, urgent=True)])
+def test_arguments_that_are_given_already_are_not_missed(action: ActionFunction[None]) -> None:
+    checked = checked_actions({"page": action}, {}, None)
+
+    assert checked["page"].params is None
+
+
+@pytest.mark.parametrize("function", [nothing, takes_three, takes_nothing])
+def test_with_params_wants_a_function_of_two(function: Any) -> None:
+    with pytest.raises(RuleError, match=r"does not take two arguments: write `async def \w+\(reaction, params\)`"):
+        with_params(function, Target)

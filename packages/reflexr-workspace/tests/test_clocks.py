@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -32,3 +33,21 @@ def test_a_naive_time_and_a_negative_advance_are_refused() -> None:
         clock.set(datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None))
     with pytest.raises(WorkspaceError, match="zero or more"):
         clock.advance(timedelta(seconds=-1))
+
+
+@pytest.mark.parametrize("by", [60, 1.5, None, "PT1M"])
+def test_what_is_no_duration_advances_no_clock(by: Any) -> None:
+    clock = ManualClock()
+
+    with pytest.raises(WorkspaceError, match=r"by a timedelta, such as timedelta\(seconds=60\), not by "):
+        clock.advance(by)
+    assert clock() == ManualClock()()
+
+
+def test_what_is_no_time_is_shown_by_no_clock() -> None:
+    time: Any = "2026-01-01"
+
+    with pytest.raises(WorkspaceError, match="is an aware datetime"):
+        ManualClock(time)
+    with pytest.raises(WorkspaceError, match="not '2026-01-01'"):
+        ManualClock().set(time)

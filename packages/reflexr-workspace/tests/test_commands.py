@@ -27,6 +27,7 @@ from reflexr.workspace import (
     InMemoryStorage,
     StorageError,
     Workspace,
+    WorkspaceError,
     WorkspaceRef,
     Workspaces,
 )
@@ -196,6 +197,19 @@ async def test_a_result_that_cannot_be_remembered_is_given_all_the_same(caplog: 
 
     assert outcome(await made.execute(workspace, PUBLISH, command_id="c1")).seq == 1
     assert "was not remembered" in caplog.text
+
+
+async def test_those_who_wait_for_a_result_get_it_also_where_none_is_kept() -> None:
+    made, workspace = await host(HesitantStorage(), results=InMemoryCommandResults(max_results=0))
+
+    results = await asyncio.gather(*(made.execute(workspace, PUBLISH, command_id="c1") for _ in range(3)))
+
+    assert [outcome(result).seq for result in results] == [1, 1, 1]
+
+
+def test_no_memory_is_smaller_than_none() -> None:
+    with pytest.raises(WorkspaceError, match="max_results: -1"):
+        InMemoryCommandResults(max_results=-1)
 
 
 async def test_only_the_latest_results_are_remembered() -> None:

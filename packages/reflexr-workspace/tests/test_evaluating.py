@@ -1,6 +1,7 @@
 import asyncio
 import logging
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 import reflexr.core
 from reflexr.core import (
     Batch,
+    Envelope,
     Needs,
     Rule,
     RuleErrored,
@@ -27,9 +29,9 @@ from reflexr.core import (
 from reflexr.workspace import EVALUATION_LEASE, LeaseKey, WorkspaceRef
 from reflexr.workspace.evaluating import Evaluating, Evaluator
 from reflexr.workspace.memory_transaction import MemoryTransaction
-from reflexr.workspace.rounds import PARALLEL, Rounds
+from reflexr.workspace.rounds import FIRST_DELAY, PARALLEL, Rounds
 
-from .plant import ADA, REF, SECOND, Alarm, PlantEvent, Stopped, alarms, draft, stored, stored_rules
+from .plant import ADA, REF, SECOND, Alarm, Opened, PlantEvent, Stopped, alarms, draft, stored, stored_rules
 from .reacting import TTL, Bench
 
 
@@ -176,6 +178,27 @@ async def test_a_changed_definition_resets_the_rule_at_the_head_in_a_new_generat
     assert len(await bench.facts("reflexr:rule_reset")) == 1
 
 
+async def test_processes_that_define_a_rule_differently_reset_each_other_ever_more_rarely(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    reactors = [bench.reactor(each("plant:a", when=on(event))) for event in (Alarm, Opened)]
+    await bench.publish(Alarm(machine="press"))
+
+    for _ in range(20):
+        for reactor in reactors:
+            await reactor.settle()
+
+    assert len(await bench.facts("reflexr:rule_reset")) == 2
+    caplog.clear()
+    later = partial(asyncio.get_running_loop().time)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asyncio.get_running_loop(), "time", lambda: later() + FIRST_DELAY.total_seconds())
+        for reactor in reactors:
+            await reactor.settle()
+    assert len(await bench.facts("reflexr:rule_reset")) == 3
+    assert "another process defines it otherwise; it is not again within 0:00:02" in caplog.text
+
+
 async def test_what_is_no_part_of_the_definition_resets_nothing(bench: Bench) -> None:
     await bench.publish(Alarm(machine="press"))
     await bench.reactor(each("plant:a")).evaluate()
@@ -299,6 +322,21 @@ async def test_a_predicate_that_raises_is_an_error_of_that_rule_and_envelope_alo
     assert [fact["rule"] for fact in await bench.facts("reflexr:rule_fired")] == ["plant:a"]
     assert [fact["error"] for fact in await bench.facts("reflexr:rule_errored")] == ["ValueError: boom"]
     assert [letter.rule for letter in await bench.storage.dead_letters(REF)] == ["plant:b"]
+
+
+async def test_a_predicate_that_raises_a_cancellation_of_its_own_breaks_its_rule_alone(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cancelled(envelope: Envelope) -> bool:
+        raise asyncio.CancelledError
+
+    await bench.publish(Alarm(machine="press"))
+    rules = each("plant:a", when=on(Alarm).where(predicate("cancelled"))), each("plant:b")
+
+    await bench.reactor(*rules, predicates={"cancelled": cancelled}).settle()
+
+    assert [fact["rule"] for fact in await bench.facts("reflexr:rule_fired")] == ["plant:b"]
+    assert "the evaluation of 'plant:a' broke" in caplog.text
 
 
 @pytest.mark.parametrize("function", ["needs", "evaluate"])

@@ -15,11 +15,30 @@ from reflexr.core import (
     RunTarget,
     ScopeState,
     ValidationFailed,
+    begin,
+    reset,
+    skip,
 )
-from reflexr.workspace import InMemoryStorage, LeaseKey, ManualClock, StateChanges, Workspace, run_lease
+from reflexr.workspace import InMemoryStorage, LeaseKey, ManualClock, Reactor, StateChanges, Workspace, run_lease
 
 from .hesitation import HesitantStorage, cancelled_after
-from .plant import ADA, REF, SECOND, START, Alarm, Missed, Verdict, a_run, alarms, append, cause, opened, save
+from .plant import (
+    ADA,
+    REF,
+    SECOND,
+    START,
+    Alarm,
+    Missed,
+    Verdict,
+    a_run,
+    alarms,
+    append,
+    cause,
+    opened,
+    save,
+    workspaces,
+)
+from .reacting import nothing
 
 RULE = "plant:alarms"
 
@@ -228,3 +247,34 @@ async def test_a_cursor_is_kept_for_a_consumer_of_the_log(workspace: Workspace) 
     assert await workspace.cursor("mirror") == 0
     assert await workspace.save_cursor("mirror", 7) == 7
     assert await workspace.save_cursor("mirror", 3) == 7
+
+
+async def test_ids_that_somebody_took_for_events_of_theirs_keep_no_operation_from_being_done(
+    storage: InMemoryStorage, workspace: Workspace
+) -> None:
+    await save(storage, a_run(status="pending"))
+    foretold = [
+        skip(a_run(), now=START, actor=ADA).facts[0].id,
+        reset(alarms(), begin(alarms(), 0), head_seq=0).fact.id,
+    ]
+    await append(storage, *foretold)
+
+    assert (await workspace.skip_run("fir_1")).status == "skipped"
+    assert (await workspace.replay_rule(RULE, from_seq=1, mode="refire")).generation == 2
+
+    facts = [(fact.event_type, fact.correlation_id == fact.id) for fact in await workspace.read(after_seq=2)]
+    assert facts == [("reflexr:run_skipped", False), ("reflexr:rule_reset", True)]
+
+
+async def test_a_replay_in_a_new_workspace_makes_no_other_rule_miss_the_beginning() -> None:
+    other = alarms("plant:others")
+    host = workspaces(rules=[alarms(), other])
+    workspace = await host.open("acme", "prod", actor=ADA)
+    await workspace.publish(Alarm(machine="press", level=5))
+
+    await workspace.replay_rule(RULE, from_seq=2, mode="refire")
+
+    progress = await workspace.rule_progress()
+    assert progress["plant:others"] == RuleProgress("plant:others", 1, 0, other.definition())
+    await Reactor(host, actions={"page": nothing}).evaluate()
+    assert [run.rule for run in await workspace.runs()] == ["plant:others"]

@@ -6,15 +6,22 @@ import pytest
 
 from reflexr.core import Actor, ChainTarget, Forbidden, UserActor
 from reflexr.workspace import Access, InMemoryStorage, Storage, Workspace, WorkspaceRef
+from reflexr.workspace.memory_data import WorkspaceData
+from reflexr.workspace.memory_transaction import MemoryTransaction
+from reflexr.workspace.memory_work import Leases
 from reflexr.workspace.permissions import permit
 
-from .plant import ADA, BOB, Alarm, Verdict, opened, stored, stored_rules, workspaces
+from .plant import ADA, BOB, START, Alarm, Verdict, opened, stored, stored_rules, workspaces
 
 RULE = "plant:alarms"
 
 METHODS: dict[str, tuple[Callable[[Workspace], Any], Access]] = {
     "publish": (lambda w: w.publish(Alarm(machine="m")), Access("reflexr:publish")),
     "publish_many": (lambda w: w.publish_many([Alarm(machine="m")]), Access("reflexr:publish")),
+    "publish_within": (
+        lambda w: w.publish_within(MemoryTransaction(w.ref, WorkspaceData(), Leases(), START), [Alarm(machine="m")]),
+        Access("reflexr:publish"),
+    ),
     "read": (lambda w: w.read(), Access("reflexr:read_events")),
     "subscribe": (lambda w: anext(w.subscribe()), Access("reflexr:read_events")),
     "head_seq": (lambda w: w.head_seq(), Access("reflexr:read_events")),
@@ -129,3 +136,24 @@ async def test_a_refusal_names_the_rule_or_the_tenant_that_was_asked_about() -> 
         await permit((refuse,), "t", "w", ADA, Access("reflexr:read_rules", "x:y"))
     with pytest.raises(Forbidden, match="in the tenant 't'"):
         await permit((refuse,), "t", None, ADA, Access("reflexr:read_rules"))
+
+
+@pytest.mark.parametrize("answer", [None, "no", 1, inspect.Parameter])
+async def test_only_true_says_yes(answer: Any) -> None:
+    def at_once(*question: Any) -> Any:
+        return answer
+
+    async def later(*question: Any) -> Any:
+        return answer
+
+    for hook in (at_once, later):
+        with pytest.raises(Forbidden):
+            await permit((hook,), "t", "w", ADA, Access("reflexr:open"))
+
+
+async def test_what_a_hook_raises_goes_to_whoever_asked_and_nothing_is_done() -> None:
+    def broken(tenant_id: str, workspace_id: str | None, actor: Actor, access: Access) -> bool:
+        raise ConnectionError("the directory does not answer")
+
+    with pytest.raises(ConnectionError):
+        await workspaces(ClosedStorage(), authorize=broken).open("acme", "prod", actor=ADA)

@@ -9,6 +9,7 @@ import pytest
 from reflexr.core import (
     AgentActor,
     DepthExceeded,
+    Event,
     Forbidden,
     NotFound,
     Rejected,
@@ -16,7 +17,7 @@ from reflexr.core import (
     UnknownEvent,
     ValidationFailed,
 )
-from reflexr.workspace import NewEvent, StorageError, Transaction, WorkspaceRef
+from reflexr.workspace import InMemoryStorage, NewEvent, StorageError, Transaction, WorkspaceError, WorkspaceRef
 
 from .hesitation import HesitantStorage, cancelled_after
 from .plant import ADA, START, Alarm, Opened, Repaired, Stopped, cause, opened
@@ -237,6 +238,19 @@ async def test_events_published_together_can_join_the_chain_of_the_first() -> No
     assert [item.envelope.correlation_id for item in published] == ["a", "a"]
 
 
+async def test_an_event_that_is_there_already_and_later_in_its_chain_names_none() -> None:
+    workspace = await opened()
+    await workspace.publish(Alarm(machine="a"), id="a")
+    await workspace.publish(Alarm(machine="b"), id="b", correlation_id="a")
+
+    with pytest.raises(ValidationFailed, match="'b' is a later event of a causal chain"):
+        await workspace.publish_many(
+            [NewEvent(Alarm(machine="b"), "b"), NewEvent(Alarm(machine="c"), "c")], correlation_id="b"
+        )
+
+    assert await workspace.head_seq() == 2
+
+
 async def test_all_are_appended_or_none_and_every_problem_is_listed_with_its_place() -> None:
     workspace = await opened()
     valid, invalid = Alarm(machine="a"), {"type": "plant:alarm", "level": "high"}
@@ -327,3 +341,59 @@ async def test_a_lone_publish_whose_commit_fails_says_so_and_can_be_repeated() -
         await workspace.publish(Alarm(machine="a"), id="a")
 
     assert (await workspace.publish(Alarm(machine="a"), id="a")).duplicate
+
+
+async def test_events_can_be_part_of_a_transaction_that_somebody_else_commits() -> None:
+    storage = InMemoryStorage()
+    workspace = await opened(storage)
+
+    async with storage.transaction(workspace.ref) as transaction:
+        events = [Alarm(machine="press"), NewEvent(Alarm(machine="saw"), id="b")]
+        published = await workspace.publish_within(transaction, events)
+        outside = await workspace.head_seq()
+
+    assert ([one.seq for one in published], outside, await workspace.head_seq()) == ([1, 2], 0, 2)
+    assert published[0].envelope.event == Alarm(machine="press")
+
+
+async def test_events_that_are_refused_leave_such_a_transaction_as_it_was() -> None:
+    storage = InMemoryStorage()
+    workspace = await opened(storage)
+
+    async with storage.transaction(workspace.ref) as transaction:
+        with pytest.raises(Rejected):
+            await workspace.publish_within(transaction, [Alarm(machine="press")], correlation_id="nowhere")
+        await workspace.publish_within(transaction, [Alarm(machine="saw")])
+
+    assert [envelope.payload["machine"] for envelope in await workspace.read()] == ["saw"]
+
+
+async def test_events_are_part_of_a_transaction_on_their_own_workspace_only() -> None:
+    storage = InMemoryStorage()
+    workspace = await opened(storage)
+
+    async with storage.transaction(WorkspaceRef("acme", "other")) as transaction:
+        with pytest.raises(WorkspaceError, match="open one on"):
+            await workspace.publish_within(transaction, [Alarm(machine="press")])
+
+
+@pytest.mark.parametrize("event", [Alarm.model_construct(level=2), Alarm.model_construct(), Repaired.model_construct()])
+async def test_an_event_that_was_made_without_what_it_needs_is_refused_like_any_that_is_not_valid(event: Event) -> None:
+    workspace = (await opened()).caused_by(cause(), correlation_id="first")
+
+    with pytest.raises(ValidationFailed, match=f"this is no valid '{event.event_type}': machine: Field required"):
+        await workspace.publish(event)
+    assert await workspace.head_seq() == 0
+
+
+async def test_an_event_that_was_made_without_being_checked_and_is_whole_is_appended_as_it_is() -> None:
+    event = Alarm.model_construct(machine="press")
+
+    assert (await (await opened()).publish(event)).envelope.event == Alarm(machine="press")
+
+
+async def test_an_id_that_is_none_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        await (await opened()).publish(Opened(), id="a\0b")
+
+    assert str(refused.value) == "id: an id is 1 to 255 characters, with no NUL and no lone surrogate"

@@ -40,6 +40,7 @@ def bench() -> Bench:
         ({"batch_size": 0}, "batch_size: 0 is less than 1"),
         ({"concurrency": 0}, "concurrency: 0 is less than 1"),
         ({"lease_ttl": timedelta(0)}, "lease_ttl: .* is not longer than zero"),
+        ({"lease_ttl": timedelta(days=2)}, "lease_ttl: .* is longer than a day"),
     ],
 )
 def test_a_number_out_of_range_is_refused(bench: Bench, options: Any, problem: str) -> None:

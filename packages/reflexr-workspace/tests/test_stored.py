@@ -5,6 +5,7 @@ import pytest
 from reflexr.core import (
     MAX_ACTIVE,
     Actor,
+    F,
     Forbidden,
     InvalidState,
     Needs,
@@ -14,12 +15,28 @@ from reflexr.core import (
     RuleInstalled,
     ScopeState,
     ValidationFailed,
+    derived_id,
     on,
 )
 from reflexr.workspace import InMemoryStorage, ManualClock, StateChanges, Workspace
 
 from .hesitation import HesitantStorage, cancelled_after
-from .plant import ADA, REF, SECOND, START, Alarm, Opened, a_run, append, cause, opened, save, stored, stored_rules
+from .plant import (
+    ADA,
+    REF,
+    SECOND,
+    START,
+    Alarm,
+    Opened,
+    Stopped,
+    a_run,
+    append,
+    cause,
+    opened,
+    save,
+    stored,
+    stored_rules,
+)
 
 RULE = "chat:alarms"
 
@@ -214,3 +231,60 @@ async def test_a_change_that_is_cancelled_at_any_moment_is_whole_or_not_there(mo
     assert await workspace.head_seq() == int(ended)
     assert (await workspace.install_rule(stored())).duplicate == ended
     assert await workspace.publish(Alarm(machine="press"))
+
+
+async def test_true_and_1_are_two_values_of_a_rule_and_of_its_provenance(workspace: Workspace) -> None:
+    def rule(value: Any) -> Any:
+        return stored(when=on(Stopped).where(F.details.eq(value)).at_most(1, per=60 * SECOND))
+
+    await workspace.install_rule(rule(1), provenance={"checked": 1})
+    changed = await workspace.update_rule(rule(True), provenance={"checked": 1})
+    provenance = await workspace.update_rule(rule(True), provenance={"checked": True})
+    same = await workspace.update_rule(rule(True), provenance={"checked": True})
+
+    assert [(each.version, each.duplicate) for each in (changed, provenance, same)] == [
+        (2, False),
+        (3, False),
+        (3, True),
+    ]
+
+
+async def test_ids_that_somebody_took_for_events_of_theirs_keep_no_rule_from_being_changed(
+    storage: InMemoryStorage, workspace: Workspace
+) -> None:
+    await append(storage, *(derived_id("evt", "rule_version", RULE, version) for version in (1, 2)))
+
+    installed = await workspace.install_rule(stored())
+    again = await workspace.install_rule(stored())
+    archived = await workspace.archive_rule(RULE)
+
+    assert (installed.seq, installed.duplicate) == (3, False)
+    assert (again.seq, again.duplicate) == (3, True)
+    assert (await workspace.archive_rule(RULE)).seq == archived.seq == 4
+    assert [fact.seq for fact in await workspace.rule_history(RULE)] == [3, 4]
+
+
+async def test_a_copy_of_a_rule_with_values_that_were_never_checked_is_refused(workspace: Workspace) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        await workspace.install_rule(stored().model_copy(update={"retry": None, "ordering": "none at all"}))
+    assert [error.partition(":")[0] for error in refused.value.errors] == ["retry", "ordering"]
+
+    with pytest.raises(ValidationFailed) as unwritable:
+        await workspace.install_rule(stored().model_copy(update={"description": "\ud800"}))
+    assert "cannot be written as JSON" in unwritable.value.errors[0]
+
+
+async def test_whatever_the_reason_is_an_archive_records_it_as_text(workspace: Workspace) -> None:
+    await workspace.install_rule(stored())
+
+    await workspace.archive_rule(RULE, reason="half a \ud800")
+
+    [_, fact] = await workspace.rule_history(RULE)
+    assert fact.payload["reason"] == r"half a \ud800"
+
+
+async def test_only_true_allows_a_change() -> None:
+    workspace = await opened(stored_rules=stored_rules(lambda *_: "no"))
+
+    with pytest.raises(Forbidden):
+        await workspace.install_rule(stored())

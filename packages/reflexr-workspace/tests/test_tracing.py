@@ -1,5 +1,5 @@
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, override
 
 import pytest
 from opentelemetry import baggage, trace
@@ -211,3 +211,21 @@ def test_a_session_is_in_the_baggage_of_its_block_alone() -> None:
         assert baggage.get_baggage("session.id") == "first"
 
     assert baggage.get_baggage("session.id") is None
+
+
+class Mute(Exception):
+    @override
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_an_exception_whose_text_cannot_be_had_ends_its_span_by_its_type_and_goes_on(
+    exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    with pytest.raises(Mute), Tracing(provider).span("work", dict):
+        raise Mute
+
+    [span] = exporter.get_finished_spans()
+    assert (attributes(span), span.status.description) == ({"error.type": "Mute"}, "Mute")
+    [event] = span.events
+    assert (event.name, event.attributes) == ("exception", {"exception.type": "Mute"})

@@ -1,3 +1,4 @@
+import asyncio
 from typing import Any
 
 import pytest
@@ -31,7 +32,10 @@ def test_every_problem_is_listed_in_one_error() -> None:
             alarms("plant:typo", when=on("plant:alarm").where(F.machine.eq("m")), scope={"fields": ["machin"]}),
             alarms("plant:late", when=on("plant:late_type")),
             stored(),
+            alarms("plant:copy").model_copy(update={"retry": None}),
+            alarms("plant:unwritable").model_copy(update={"description": "\ud800"}),
         ],
+        "predicates": {"late": asyncio.sleep, "none": None},
         "stored_rules": stored_rules(),
         "schedules": [Schedule.model_validate({"name": "s", "every": "PT1M"})] * 2,
         "max_depth": 0,
@@ -50,6 +54,10 @@ def test_every_problem_is_listed_in_one_error() -> None:
         "rule 'plant:typo': scope.fields.0",
         "rule 'plant:late': when.filter.types.0",
         "rule 'chat:alarms': its namespace is one of stored rules'",
+        "rule 'plant:copy': retry: ",
+        "rule 'plant:unwritable': it cannot be written as JSON",
+        "predicates: 'late' is",
+        "predicates: 'none' is",
         "schedules: two schedules are named 's'",
         "max_depth: 0",
     ]

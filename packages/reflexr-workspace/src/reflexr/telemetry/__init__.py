@@ -20,7 +20,14 @@ from reflexr.telemetry.metrics import (
     ScheduleAttributes,
     WorkspaceAttributes,
 )
-from reflexr.telemetry.tracing import Tracing, in_session, span_context_of, traceparent_of, untraced
+from reflexr.telemetry.tracing import (
+    Tracing,
+    in_session,
+    record_exception,
+    span_context_of,
+    traceparent_of,
+    untraced,
+)
 
 __all__ = [
     # Spans
@@ -29,6 +36,7 @@ __all__ = [
     "actor_attributes",
     "attributes",
     "in_session",
+    "record_exception",
     "span_context_of",
     "traceparent_of",
     "untraced",

@@ -13,52 +13,47 @@ from opentelemetry.metrics import Meter, MeterProvider, get_meter, get_meter_pro
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-EventAttributes = TypedDict(
-    "EventAttributes", {"reflexr.tenant.id": str, "reflexr.workspace.id": str, "reflexr.event.type": str}
-)
-"""The attributes of what is counted by event type."""
+# Only a call can declare keys with dots, and only a class can have a docstring: so each class has its keys from a call.
+_Workspace = TypedDict("_Workspace", {"reflexr.tenant.id": str, "reflexr.workspace.id": str})
+_Event = TypedDict("_Event", {"reflexr.event.type": str})
+_Command = TypedDict("_Command", {"reflexr.command": str, "reflexr.outcome": str})
+_Rule = TypedDict("_Rule", {"reflexr.rule": str})
+_Error = TypedDict("_Error", {"error.type": str})
+_Run = TypedDict("_Run", {"reflexr.run.status": str, "reflexr.reason": str})
+_Schedule = TypedDict("_Schedule", {"reflexr.schedule": str})
+_Feedback = TypedDict("_Feedback", {"reflexr.feedback.type": str})
 
-CommandAttributes = TypedDict(
-    "CommandAttributes",
-    {"reflexr.tenant.id": str, "reflexr.workspace.id": str, "reflexr.command": str, "reflexr.outcome": str},
-)
-"""The attributes of commands; the outcome is `ok`, the type of the rejection, or `error`."""
 
-WorkspaceAttributes = TypedDict("WorkspaceAttributes", {"reflexr.tenant.id": str, "reflexr.workspace.id": str})
-"""The attributes of what is measured by workspace."""
+class WorkspaceAttributes(_Workspace):
+    """The attributes of what is measured by workspace."""
 
-RuleAttributes = TypedDict(
-    "RuleAttributes", {"reflexr.tenant.id": str, "reflexr.workspace.id": str, "reflexr.rule": str}
-)
-"""The attributes of what is counted by rule; a stored rule is its namespace, such as `chat:*`."""
 
-RuleErrorAttributes = TypedDict(
-    "RuleErrorAttributes",
-    {"reflexr.tenant.id": str, "reflexr.workspace.id": str, "reflexr.rule": str, "error.type": str},
-)
-"""The attributes of evaluation errors."""
+class EventAttributes(WorkspaceAttributes, _Event):
+    """The attributes of what is counted by event type."""
 
-RunAttributes = TypedDict(
-    "RunAttributes",
-    {
-        "reflexr.tenant.id": str,
-        "reflexr.workspace.id": str,
-        "reflexr.rule": str,
-        "reflexr.run.status": str,
-        "reflexr.reason": str,
-    },
-)
-"""The attributes of attempts' outcomes; the reason is a stable code, or empty."""
 
-ScheduleAttributes = TypedDict(
-    "ScheduleAttributes", {"reflexr.tenant.id": str, "reflexr.workspace.id": str, "reflexr.schedule": str}
-)
-"""The attributes of ticks."""
+class CommandAttributes(WorkspaceAttributes, _Command):
+    """The attributes of commands; the outcome is `ok`, the type of the rejection, or `error`."""
 
-FeedbackAttributes = TypedDict(
-    "FeedbackAttributes", {"reflexr.tenant.id": str, "reflexr.workspace.id": str, "reflexr.feedback.type": str}
-)
-"""The attributes of feedback."""
+
+class RuleAttributes(WorkspaceAttributes, _Rule):
+    """The attributes of what is counted by rule; a stored rule is its namespace, such as `chat:*`."""
+
+
+class RuleErrorAttributes(RuleAttributes, _Error):
+    """The attributes of evaluation errors."""
+
+
+class RunAttributes(RuleAttributes, _Run):
+    """The attributes of attempts' outcomes; the reason is a stable code, or empty."""
+
+
+class ScheduleAttributes(WorkspaceAttributes, _Schedule):
+    """The attributes of ticks."""
+
+
+class FeedbackAttributes(WorkspaceAttributes, _Feedback):
+    """The attributes of feedback."""
 
 
 @dataclass(frozen=True, slots=True)

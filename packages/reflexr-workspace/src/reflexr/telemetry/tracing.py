@@ -92,9 +92,17 @@ class Tracing:
                 raise
             except Exception as error:
                 span.set_attribute(ERROR_TYPE, type(error).__qualname__)
-                span.record_exception(error)
-                span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+                record_exception(span, error)
+                span.set_status(Status(StatusCode.ERROR, _described(error)))
                 raise
+
+
+def record_exception(span: Span, error: BaseException) -> None:
+    """Records an exception on a span with its trace; one whose text cannot be had, by its type alone."""
+    try:
+        span.record_exception(error)
+    except Exception:
+        span.add_event("exception", {"exception.type": type(error).__qualname__})
 
 
 def traceparent_of(span: Span) -> str | None:
@@ -125,6 +133,13 @@ def untraced() -> AbstractContextManager[None]:
 def in_session(correlation_id: str) -> AbstractContextManager[None]:
     """Runs a block with the causal chain in OpenTelemetry's baggage, for processors that copy it onto every span."""
     return _attached(baggage.set_baggage(SESSION, correlation_id))
+
+
+def _described(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()

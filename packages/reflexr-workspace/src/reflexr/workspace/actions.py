@@ -5,7 +5,7 @@ What an action is given is `reflexr.workspace.reactions`'s; when it runs, `refle
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import Signature, iscoroutinefunction, signature
 from typing import Any, Protocol, cast
 
 from pydantic import BaseModel, JsonValue
@@ -33,8 +33,8 @@ class Action[Deps](Protocol):
         """Carries out one attempt, and returns the run's output.
 
         It runs at least once: an attempt that was cut short is made again, so what it does outside is keyed by
-        `reaction.run_id`. It is cancelled when the rule's timeout is over, the run is cancelled, its lease is lost or
-        the reactor stops, and should end soon after. What it raises fails the attempt.
+        `reaction.idempotency_key`. It is cancelled when the rule's timeout is over, the run is cancelled, its lease is
+        lost or the reactor stops, and should end soon after. What it raises fails the attempt.
 
         Raises:
             RunFailure: The attempt failed, with a reason, perhaps for good.
@@ -82,9 +82,9 @@ def with_params[Deps, Params: BaseModel](
         params: The model of the params, which a rule's values are validated as.
 
     Raises:
-        RuleError: The function is no coroutine function.
+        RuleError: The function is no coroutine function, or does not take two arguments.
     """
-    if problem := _problem(function):
+    if problem := _problem(function, arguments=2):
         raise RuleError([problem])
     return FunctionAction(name_of(function), lambda reaction: function(reaction, reaction.params_as(params)), params)
 
@@ -171,11 +171,13 @@ def output_value(output: object, run_id: str) -> JsonValue:
         raise RunFailure(f"{error}. Return JSON, a pydantic model or None", reason=INVALID_OUTPUT) from error
 
 
-def _problem(action: object) -> str | None:
-    """Returns why something is no action, and no coroutine function either."""
+def _problem(action: object, *, arguments: int = 1) -> str | None:
+    """Returns why something is no action, and no coroutine function of so many arguments either."""
+    if isinstance(action, type):
+        return f"{action.__name__} is a class: give an instance of it"
     run = getattr(action, "run", None) if hasattr(action, "params") else action
-    if iscoroutinefunction(run) or (callable(run) and iscoroutinefunction(type(run).__call__)):
-        return None
+    if callable(run) and (iscoroutinefunction(run) or iscoroutinefunction(type(run).__call__)):
+        return _signature_problem(run, arguments)
     if callable(run):
         return (
             f"{name_of(run)} is not a coroutine function: write it as `async def`, "
@@ -184,6 +186,41 @@ def _problem(action: object) -> str | None:
     return (
         f"{action!r} is no action: give a coroutine function, or an object with `params` and `async def run(reaction)`"
     )
+
+
+def _signature_problem(run: Callable[..., object], arguments: int) -> str | None:
+    """Returns why a coroutine function cannot be called with so many arguments, and what to do about it."""
+    taken = signature(run)
+    if _accepts(taken, arguments):
+        return None
+    name = name_of(run)
+    if arguments == 2:
+        return f"{name}{taken} does not take two arguments: write `async def {name}(reaction, params)`"
+    if _accepts(taken, 0):
+        return f"{name}{taken} takes no reaction: write `async def {name}(reaction)`"
+    if _accepts(taken, 2):
+        return (
+            f"{name}{taken} takes two arguments, but an action is given one, its reaction: if the second is its "
+            f"params, wrap it as with_params({name}, {_second(taken)})"
+        )
+    return f"{name}{taken} cannot be called with a reaction alone: write `async def {name}(reaction)`"
+
+
+def _accepts(taken: Signature, arguments: int) -> bool:
+    try:
+        taken.bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
+
+
+def _second(taken: Signature) -> str:
+    """Returns what the second parameter's model is called, as far as its annotation says."""
+    annotation = list(taken.parameters.values())[1].annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation.__name__
+    # Under `from __future__ import annotations` it is the text.
+    return annotation if isinstance(annotation, str) else "Params"
 
 
 def _as_action[Deps](name: str, action: Action[Deps] | ActionFunction[Deps]) -> Action[Deps]:

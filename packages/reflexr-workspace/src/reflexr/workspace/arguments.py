@@ -1,15 +1,31 @@
 """The arguments of a handle's reads, checked once here so that no storage has to."""
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from reflexr.core import MAX_SEQ, TRANSITIONS, Event, EventRegistry, EventType, RunStatus, ValidationFailed, problems
-from reflexr.workspace.publishing import checked_id
+from reflexr.core import (
+    MAX_SEQ,
+    TRANSITIONS,
+    Event,
+    EventRegistry,
+    EventType,
+    Feedback,
+    RunStatus,
+    Target,
+    ValidationFailed,
+    problems,
+)
+from reflexr.workspace.lists import is_list
+from reflexr.workspace.publishing import EventLike, NewEvent, checked_id
 from reflexr.workspace.storage import LogWindow, RunQuery
 
 _EVENT_TYPE: Final[TypeAdapter[str]] = TypeAdapter(EventType)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+_TARGET: Final[TypeAdapter[Any]] = TypeAdapter(Target)
 
 type EventTypes = Collection[str | type[Event]]
 """Event types, by qualified name or as classes."""
@@ -36,10 +52,12 @@ def log_window(
     if isinstance(types, str):
         errors.append(f"types: give a list of event types, such as [{types!r}]")
     elif types is not None:
-        for item in types:
-            name = item.event_type if isinstance(item, type) else item
-            names.add(name)
-            errors += _type_errors(name, registry)
+        for item in _items(types):
+            name = _event_type(item)
+            if problems_of_type := list(_type_errors(name, registry)):
+                errors += problems_of_type
+            else:
+                names.add(str(name))
     if errors:
         raise ValidationFailed("this is no window of a log", errors)
     return LogWindow(after_seq, before_seq, None if types is None else frozenset(names), limit, last)
@@ -52,7 +70,7 @@ def run_query(*, rule: str | None, scope_key: str | None, status: RunStatus | No
         ValidationFailed: The limit is no whole number from 0 to 2^63-1, or the status is none.
     """
     errors = list(_numbers({"limit": limit}))
-    if status is not None and status not in TRANSITIONS:
+    if status is not None and not (_is_text(status) and status in TRANSITIONS):
         errors.append(f"status: {status!r} is none of {', '.join(map(repr, TRANSITIONS))}")
     if errors:
         raise ValidationFailed("this is no query for runs", errors)
@@ -64,16 +82,46 @@ def run_query(*, rule: str | None, scope_key: str | None, status: RunStatus | No
     )
 
 
+def new_events(events: Iterable[EventLike | NewEvent]) -> list[NewEvent]:
+    """Returns events to publish together, each as a `NewEvent`.
+
+    Raises:
+        ValidationFailed: It is no list.
+    """
+    if not is_list(events):
+        shown = type(events).__name__
+        raise ValidationFailed(f"events: one {shown} is no list of events: publish it alone, or write [event]")
+    return [event if isinstance(event, NewEvent) else NewEvent(event) for event in events]
+
+
+def checked_feedback(feedback: object, target: object) -> None:
+    """Checks feedback, and what it is to be given on, as far as no log is needed for it.
+
+    Raises:
+        ValidationFailed: It is no feedback, or no target.
+    """
+    errors: list[str] = []
+    if not isinstance(feedback, Feedback) or not feedback.feedback_type:
+        errors.append(f"feedback: {feedback!r} is no feedback: give one of a class of yours, a subclass of Feedback")
+    try:
+        if not isinstance(target, type(_TARGET.validate_json(_TARGET.dump_json(target, warnings=False)))):
+            errors.append(_no_target(target))
+    except ValueError:
+        errors.append(_no_target(target))
+    if errors:
+        raise ValidationFailed(errors[0], errors)
+
+
 def checked_texts(**texts: str | None) -> None:
     """Checks texts that name something: a storage can look up none that it can never hold.
 
     Raises:
-        ValidationFailed: One holds a NUL or a lone surrogate.
+        ValidationFailed: One is no text, or holds a NUL or a lone surrogate.
     """
     if errors := [
-        f"{place}: {text!r} holds a NUL or a lone surrogate, which no name does"
+        f"{place}: {text!r} is no text, or holds a NUL or a lone surrogate, which no name does"
         for place, text in texts.items()
-        if text is not None and ("\0" in text or any("\ud800" <= character <= "\udfff" for character in text))
+        if text is not None and not (_is_text(text) and "\0" not in text and _SURROGATE.search(text) is None)
     ]:
         raise ValidationFailed(errors[0], errors)
 
@@ -103,12 +151,31 @@ def _numbers(numbers: Mapping[str, object]) -> Iterator[str]:
         if value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_SEQ:
-            yield f"{place}: {value!r} is no whole number from 0 to {MAX_SEQ}"
+            # What has too many digits to be written has too many to be shown.
+            shown = "what was given" if isinstance(value, int) and value.bit_length() > 1_000 else repr(value)
+            yield f"{place}: {shown} is no whole number from 0 to {MAX_SEQ}"
 
 
-def _type_errors(name: str, registry: EventRegistry) -> Iterator[str]:
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _event_type(item: object) -> object:
+    return item.event_type if isinstance(item, type) and issubclass(item, Event) else cast("object", item)
+
+
+def _items(types: object) -> list[object]:
+    return list(cast("Collection[object]", types)) if isinstance(types, Iterable) else [types]
+
+
+def _type_errors(name: object, registry: EventRegistry) -> Iterator[str]:
     try:
         _EVENT_TYPE.validate_python(name)
     except ValidationError as error:
         meant = registry.hint(str(name))
         yield from (f"types: {name!r}: {problem}{meant}" for problem in problems(error))
+
+
+def _no_target(target: object) -> str:
+    meant = f"RunTarget(run_id={target!r})" if isinstance(target, str) else "RunTarget(run_id=...)"
+    return f"target: {target!r} is no target: write {meant}, or a FiringTarget or ChainTarget"

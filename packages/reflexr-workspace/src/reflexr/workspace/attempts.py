@@ -5,15 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from logging import getLogger
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 from pydantic import JsonValue
 
 from reflexr.core import ABANDONED, AgentActor, Rule, RuleError, Run, Transition, abandon, checkpoint, fail, succeed
-from reflexr.telemetry import RunAttributes, attributes, in_session, traceparent_of
+from reflexr.telemetry import RunAttributes, attributes, in_session, record_exception, traceparent_of
 from reflexr.workspace.actions import Action, Output, output_value, params_of
 from reflexr.workspace.claiming import Claim
 from reflexr.workspace.failures import (
@@ -29,6 +30,8 @@ from reflexr.workspace.reactions import Reaction
 from reflexr.workspace.recording import Recorder, Step
 from reflexr.workspace.run_contexts import RunContext
 from reflexr.workspace.workspaces import Workspaces
+
+_LOGGER: Final = getLogger("reflexr.workspace.reactor")
 
 type Move = Callable[[Run, datetime], Transition]
 """What becomes of the run, once it is recorded: one of core's transitions."""
@@ -67,6 +70,7 @@ class Attempt[Deps]:
         self._claim = claim
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
+        self._failed: BaseException | None = None
 
     def stop(self) -> None:
         """Cancels the action, if it is at work, so that the attempt ends as abandoned."""
@@ -75,7 +79,20 @@ class Attempt[Deps]:
             self._task.cancel()
 
     async def carry_out(self) -> None:
-        """Runs the action and records what became of it. A cancellation stops the action, not the recording."""
+        """Runs the action and records what became of it. A cancellation stops the action, not the recording.
+
+        What breaks besides, such as a tracer, is reported and breaks no other attempt.
+        """
+        try:
+            await self._carry_out()
+        except Exception:
+            _LOGGER.exception(
+                "an attempt of run %r in %s broke; it is found abandoned once its lease has lapsed",
+                self._claim.run.id,
+                self._claim.workspace,
+            )
+
+    async def _carry_out(self) -> None:
         move = await self._act()
         workspace = self._claim.workspace
         step = Step(self._claim.run.id, move, traceparent_of(self._claim.span), ends=True)
@@ -85,6 +102,8 @@ class Attempt[Deps]:
             # What was done is not to be done again only because the reactor is going away.
             _uncancel()
             run = await self._equipment.recorder.insist(workspace, step)
+        if self._failed is not None:
+            self._report(self._failed, run)
         if run is not None:
             self._measure(run)
 
@@ -106,9 +125,10 @@ class Attempt[Deps]:
                 if _uncancel() or self._stopped:
                     span.set_status(Status(StatusCode.ERROR, ABANDONED))
                     return partial(_abandoned, attempt=run.attempt, rule=rule)
+                self._failed = error
                 failure = _failure(error)
                 span.set_attribute(attributes.ERROR_TYPE, failure.reason or type(error).__qualname__)
-                span.record_exception(error)
+                record_exception(span, error)
                 span.set_status(Status(StatusCode.ERROR, failure.error))
                 return partial(_failed, attempt=run.attempt, rule=rule, failure=failure)
             finally:
@@ -182,6 +202,18 @@ class Attempt[Deps]:
             Step(self._claim.run.id, move, traceparent_of(self._claim.span), ends=False),
         )
 
+    def _report(self, error: BaseException, run: Run | None) -> None:
+        claimed = self._claim.run
+        _LOGGER.warning(
+            "attempt %d of run %r of rule %r in %s failed: %s",
+            claimed.attempt,
+            claimed.id,
+            claimed.rule,
+            self._claim.workspace,
+            _next(run),
+            exc_info=error,
+        )
+
     def _measure(self, run: Run) -> None:
         configuration = self._equipment.workspaces.configuration
         instruments = configuration.instruments
@@ -196,6 +228,15 @@ class Attempt[Deps]:
         }
         instruments.runs.add(1, ended)
         instruments.run_duration.record(perf_counter() - self._claim.began, ended)
+
+
+def _next(run: Run | None) -> str:
+    """Returns what happens after an attempt that failed, given the run as it was recorded."""
+    if run is None:
+        return "that is not recorded, as the run has moved on or the storage failed"
+    if run.next_attempt_at is not None:
+        return f"the next attempt is at {run.next_attempt_at.isoformat()}"
+    return "the run is dead-lettered"
 
 
 def _failure(error: BaseException) -> Failure:

@@ -32,7 +32,7 @@ class ManualClock:
             now: The aware time it shows first; by default the start of 2026, in UTC.
 
         Raises:
-            WorkspaceError: `now` is naive.
+            WorkspaceError: `now` is naive, or no time.
         """
         self._now = _EPOCH if now is None else _utc(now)
 
@@ -44,8 +44,10 @@ class ManualClock:
         """Moves the clock on, and returns what it shows then.
 
         Raises:
-            WorkspaceError: `by` is negative: use `set` to show that a clock can go wrong.
+            WorkspaceError: `by` is no duration, or is negative: use `set` to show that a clock can go wrong.
         """
+        if not _is(timedelta, by):
+            raise WorkspaceError(f"a clock is advanced by a timedelta, such as timedelta(seconds=60), not by {by!r}")
         if by < timedelta():
             raise WorkspaceError(f"a clock is advanced by zero or more, not by {by!r}")
         self._now += by
@@ -55,7 +57,7 @@ class ManualClock:
         """Moves the clock to a time, perhaps back, as a host's clock may go, and returns it.
 
         Raises:
-            WorkspaceError: `now` is naive.
+            WorkspaceError: `now` is naive, or no time.
         """
         self._now = _utc(now)
         return self._now
@@ -65,6 +67,12 @@ _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _utc(now: datetime) -> datetime:
+    if not _is(datetime, now):
+        raise WorkspaceError(f"a clock's time is an aware datetime, such as datetime.now(UTC), not {now!r}")
     if now.tzinfo is None:
         raise WorkspaceError(f"a clock's time is aware, such as one with tzinfo=UTC, but {now!r} is naive")
     return now.astimezone(UTC)
+
+
+def _is(kind: type, value: object) -> bool:
+    return isinstance(value, kind)

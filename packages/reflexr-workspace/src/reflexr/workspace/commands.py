@@ -31,6 +31,7 @@ from reflexr.core import (
     participant,
 )
 from reflexr.telemetry import Instruments
+from reflexr.workspace.errors import WorkspaceError
 from reflexr.workspace.handles import Workspace
 from reflexr.workspace.publishing import checked_id
 from reflexr.workspace.refs import WorkspaceRef
@@ -65,7 +66,10 @@ class CommandResults(Protocol):
         ...
 
     async def finish(self, key: CommandKey, result: CommandResult) -> None:
-        """Remembers the result of a command that the caller claimed, and gives it to those who wait."""
+        """Remembers the result of a command that the caller claimed, and gives it to those who wait.
+
+        The claim is over whatever it raises, also a cancellation; then one of those who wait gets it.
+        """
         ...
 
     async def abandon(self, key: CommandKey) -> None:
@@ -80,11 +84,17 @@ class InMemoryCommandResults:
         """Creates an empty memory.
 
         Args:
-            max_results: How many results it remembers; the ones that were asked for longest ago are forgotten first.
+            max_results: How many results it remembers, 0 or more; the ones that were asked for longest ago are
+                forgotten first.
+
+        Raises:
+            WorkspaceError: `max_results` is negative.
         """
+        if max_results < 0:
+            raise WorkspaceError(f"max_results: {max_results!r} is less than 0")
         self._max_results = max_results
         self._results: OrderedDict[CommandKey, CommandResult] = OrderedDict()
-        self._claims: dict[CommandKey, asyncio.Event] = {}
+        self._claims: dict[CommandKey, _Claim] = {}
 
     def __len__(self) -> int:
         return len(self._results)
@@ -95,21 +105,37 @@ class InMemoryCommandResults:
             if (result := self._results.get(key)) is not None:
                 self._results.move_to_end(key)
                 return result
-            if (ended := self._claims.get(key)) is None:
-                self._claims[key] = asyncio.Event()
+            if (claim := self._claims.get(key)) is None:
+                self._claims[key] = _Claim()
                 return None
-            await ended.wait()
+            await claim.ended.wait()
+            # Those who waited get the result also where it is forgotten by now.
+            if claim.result is not None:
+                return claim.result
 
     async def finish(self, key: CommandKey, result: CommandResult) -> None:
         """Remembers the result."""
         self._results[key] = result
         while len(self._results) > self._max_results:
             self._results.popitem(last=False)
-        self._claims.pop(key).set()
+        self._end(key, result)
 
     async def abandon(self, key: CommandKey) -> None:
         """Gives up the claim."""
-        self._claims.pop(key).set()
+        self._end(key, None)
+
+    def _end(self, key: CommandKey, result: CommandResult | None) -> None:
+        claim = self._claims.pop(key)
+        claim.result = result
+        claim.ended.set()
+
+
+class _Claim:
+    """A command that somebody is carrying out, and what came of it once that has ended."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.result: CommandResult | None = None
 
 
 class Commands:

@@ -3,8 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from reflexr.core import (
     RESERVED_NAMESPACE,
@@ -16,6 +19,7 @@ from reflexr.core import (
     RuleProgress,
     StoredRule,
     StoredRules,
+    problems,
 )
 from reflexr.telemetry import Instruments, Tracing
 from reflexr.workspace.clocks import Clock
@@ -132,6 +136,20 @@ class Configuration:
         return rule if rule in self.rules else f"{rule.partition(':')[0]}:*"
 
 
+def read_back(rule: Rule) -> Rule:
+    """Returns a rule as it is read once it is written: a copy that was made with other values never had them checked.
+
+    Raises:
+        RuleError: It is no rule; every problem is listed.
+    """
+    try:
+        return Rule.model_validate_json(rule.model_dump_json(warnings=False))
+    except ValidationError as error:
+        raise RuleError(problems(error)) from error
+    except ValueError as error:
+        raise RuleError([f"it cannot be written as JSON: {error}"]) from error
+
+
 def _problems(settings: Settings) -> Iterator[str]:
     yield from _event_problems("events", settings.events, settings.registry)
     yield from _event_problems("emitted", settings.emitted, settings.registry)
@@ -141,14 +159,24 @@ def _problems(settings: Settings) -> Iterator[str]:
     for name in _repeated(rule.name for rule in settings.rules):
         yield f"rules: two rules are named {name!r}: a rule's name is its own"
     for rule in settings.rules:
-        for problem in rule.check(settings.registry, settings.predicates):
+        for problem in _rule_problems(rule, settings):
             yield f"rule {rule.name!r}: {problem}"
         if settings.stored_rules is not None and settings.stored_rules.admits(rule.name):
             yield f"rule {rule.name!r}: its namespace is one of stored rules': name the code rule in another"
     for name in _repeated(schedule.name for schedule in settings.schedules):
         yield f"schedules: two schedules are named {name!r}: a schedule's name is its own"
-    if settings.max_depth < 1:
+    for name, function in settings.predicates.items():
+        if not callable(function) or iscoroutinefunction(function):
+            yield f"predicates: {name!r} is {function!r}: give a plain function over an envelope, which awaits nothing"
+    if not settings.max_depth >= 1:
         yield f"max_depth: {settings.max_depth!r} is less than 1, so that no run could publish"
+
+
+def _rule_problems(rule: Rule, settings: Settings) -> Sequence[str]:
+    try:
+        return read_back(rule).check(settings.registry, settings.predicates)
+    except RuleError as error:
+        return error.problems
 
 
 def _event_problems(place: str, events: Iterable[type[Event]], registry: EventRegistry) -> Iterator[str]:

@@ -94,15 +94,14 @@ class Evaluator:
         delay = self._resets.add(key)
         if again:
             _LOGGER.warning(
-                "%r was reset again in %s: another process has another definition of it; the next reset is in %s at the "
-                "earliest",
+                "%r was reset again in %s, as another process defines it otherwise; it is not again within %s",
                 rule,
                 workspace,
                 delay,
             )
         return True
 
-    def report(self, workspace: WorkspaceRef, rule: str, error: Exception) -> None:
+    def report(self, workspace: WorkspaceRef, rule: str, error: BaseException) -> None:
         """Reports a rule whose evaluation broke, once for as long as it breaks in the same way."""
         text = f"{type(error).__name__}: {error}"
         if self._reported.get((workspace, rule)) == text:
@@ -369,7 +368,8 @@ class _Workspace:
         for rule in touched:
             try:
                 wanted[rule.name] = needs(rule, progress[rule.name], batch, predicates=settings.predicates)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                # Nothing is awaited here, so it is a predicate that raised the cancellation of something of its own.
                 self._break(rule, error, progress, decisions)
         asked = {name: need for name, need in wanted.items() if need.scope_keys or need.due_through is not None}
         states = await transaction.states(asked) if asked else {}
@@ -386,13 +386,16 @@ class _Workspace:
                     max_depth=settings.max_depth,
                     needs=need,
                 )
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                # Nothing is awaited here, so it is a predicate that raised the cancellation of something of its own.
                 self._break(rule, error, progress, decisions)
             else:
                 decisions.add(rule, evaluation)
         self._evaluator.works_again(self._workspace, (rule for rule in rules if rule.name not in self._left))
 
-    def _break(self, rule: Rule, error: Exception, progress: Mapping[str, RuleProgress], decisions: _Decisions) -> None:
+    def _break(
+        self, rule: Rule, error: BaseException, progress: Mapping[str, RuleProgress], decisions: _Decisions
+    ) -> None:
         """Sets a rule aside for this pass: it stays where it stood."""
         self._left.add(rule.name)
         self._evaluator.report(self._workspace, rule.name, error)

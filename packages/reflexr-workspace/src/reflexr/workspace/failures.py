@@ -9,6 +9,9 @@ from reflexr.workspace.errors import WorkspaceError
 MAX_ERROR: Final = 4_000
 """The longest error that is recorded of an attempt, in characters."""
 
+MAX_REASON: Final = 255
+"""The longest reason that is recorded of an attempt, in characters."""
+
 UNKNOWN_ACTION: Final = "unknown_action"
 """The reason of an attempt whose action the reactor does not have. Permanent."""
 
@@ -34,6 +37,11 @@ class RunFailure(WorkspaceError):
         permanent: Whether trying again is pointless, so that the run is dead-lettered at once.
     """
 
+    # What a subclass has that does not call `__init__`.
+    message: str = ""
+    reason: str | None = None
+    permanent: bool = False
+
     def __init__(self, message: str, *, reason: str | None = None, permanent: bool = False) -> None:
         super().__init__(message)
         self.message = message
@@ -57,21 +65,30 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Returns what is recorded of an attempt that ended with this exception."""
-    if isinstance(error, RunFailure):
-        return Failure(_recorded(error.message), error.reason, error.permanent)
-    return Failure(describe(error))
+    """Returns what is recorded of an attempt that ended with this exception. Never raises, whatever it holds."""
+    if not isinstance(error, RunFailure):
+        return Failure(describe(error))
+    reason: object = error.reason
+    return Failure(
+        _recorded(_text(error.message) or describe(error)),
+        None if reason is None else _recorded(_text(reason), MAX_REASON),
+        bool(error.permanent),
+    )
 
 
 def describe(error: BaseException) -> str:
     """Returns an exception's type and text. Never raises, whatever the exception does."""
     name = type(error).__name__
-    try:
-        text = str(error)
-    except Exception:
-        text = "its text cannot be had"
+    text = _text(error)
     return _recorded(f"{name}: {text}" if text else name)
 
 
-def _recorded(text: str) -> str:
-    return json_text(text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 1]}…")
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return "its text cannot be had"
+
+
+def _recorded(text: str, most: int = MAX_ERROR) -> str:
+    return json_text(text if len(text) <= most else f"{text[: most - 1]}…")

@@ -39,9 +39,10 @@ from reflexr.telemetry import attributes as names
 from reflexr.workspace import arguments, operations, permissions, statuses
 from reflexr.workspace.arguments import EventTypes
 from reflexr.workspace.configuration import Configuration
-from reflexr.workspace.operators import Operator
+from reflexr.workspace.errors import WorkspaceError
+from reflexr.workspace.operators import Operator, checked_actor, checked_causation
 from reflexr.workspace.permissions import Access, Authorize, permit
-from reflexr.workspace.publishing import EventLike, NewEvent, Publication
+from reflexr.workspace.publishing import EventLike, NewEvent, Publication, checked_id, publish_within
 from reflexr.workspace.refs import WorkspaceRef
 from reflexr.workspace.statuses import RuleDescription, RuleStatus, ScheduleStatus
 from reflexr.workspace.storage import Transaction
@@ -86,11 +87,22 @@ class Workspace:
         return self._operator.causation
 
     def as_actor(self, actor: Actor) -> "Workspace":
-        """Returns the same workspace in the hands of another actor, whose permissions are asked from then on."""
+        """Returns the same workspace in the hands of another actor, whose permissions are asked from then on.
+
+        Raises:
+            ValidationFailed: The actor is none.
+        """
+        checked_actor(actor)
         return Workspace(self._configuration, replace(self._operator, actor=actor), self._authorize)
 
     def caused_by(self, causation: Causation, *, correlation_id: str) -> "Workspace":
-        """Returns the workspace for a run: what it publishes records its cause and continues its causal chain."""
+        """Returns the workspace for a run: what it publishes records its cause and continues its causal chain.
+
+        Raises:
+            ValidationFailed: The causation or the chain's id is none.
+        """
+        checked_causation(causation)
+        checked_id(correlation_id, "correlation_id")
         operator = replace(self._operator, causation=causation, correlation_id=correlation_id)
         return Workspace(self._configuration, operator, self._authorize)
 
@@ -132,8 +144,30 @@ class Workspace:
         Raises:
             Rejected: As `publish`. Of events that are not valid, every problem is listed with its place.
         """
-        items = [event if isinstance(event, NewEvent) else NewEvent(event) for event in events]
+        items = arguments.new_events(events)
         return await self._publish("reflexr.publish_many", items, correlation_id, many=True)
+
+    async def publish_within(
+        self, transaction: Transaction, events: Sequence[EventLike | NewEvent], *, correlation_id: str | None = None
+    ) -> list[Publication]:
+        """Appends events as part of a transaction at hand, in order and all or none: they are there once it commits.
+
+        Such a transaction is the storage's own, or one that is joined to the application's, as `reflexr.sql` offers:
+        then the events and the application's rows are there together or not at all.
+
+        Args:
+            transaction: An open transaction on this workspace.
+            events: The events, as in `publish_many`.
+            correlation_id: The causal chain that all of them join, as in `publish_many`.
+
+        Raises:
+            Rejected: As `publish_many`.
+            WorkspaceError: The transaction is another workspace's.
+        """
+        if transaction.workspace != self.ref:
+            raise WorkspaceError(f"the transaction is on {transaction.workspace!r}: open one on {self.ref!r}")
+        items = arguments.new_events(events)
+        return await self._publish("reflexr.publish_within", items, correlation_id, many=True, within=transaction)
 
     # --- The log
 
@@ -157,7 +191,7 @@ class Workspace:
 
         Raises:
             ValidationFailed: A number is no whole number from 0 to 2^63-1, `limit` comes with `last`, or a type is
-            none.
+                none.
         """
         await self._permit(permissions.READ_EVENTS)
         registry = self._configuration.settings.registry
@@ -270,10 +304,12 @@ class Workspace:
             on: What it is about; a chain is named by its first event's id.
 
         Raises:
-            ValidationFailed: Feedback of this type is not given on such a target, or the chain is named by a later
-            event. NotFound: There is no such target.
+            ValidationFailed: It is no feedback or no target, feedback of this type is not given on such a target, or
+                the chain is named by a later event.
+            NotFound: There is no such target.
             DepthExceeded: The run that gives it is too deep in its own chain.
         """
+        arguments.checked_feedback(feedback, on)
         feedback_type = feedback.feedback_type
         with self._span(f"reflexr.feedback {feedback_type}", {names.FEEDBACK_TYPE: feedback_type}) as span:
             await self._permit(permissions.GIVE_FEEDBACK)
@@ -471,7 +507,13 @@ class Workspace:
         }
 
     async def _publish(
-        self, name: str, items: Sequence[NewEvent], correlation_id: str | None, *, many: bool
+        self,
+        name: str,
+        items: Sequence[NewEvent],
+        correlation_id: str | None,
+        *,
+        many: bool,
+        within: Transaction | None = None,
     ) -> list[Publication]:
         instruments = self._configuration.instruments
         began = perf_counter() if instruments.active else 0.0
@@ -482,7 +524,10 @@ class Workspace:
             )
             if not request.drafts:
                 return []
-            published = await self._configuration.publishes.submit(self.ref, request)
+            if within is None:
+                published = await self._configuration.publishes.submit(self.ref, request)
+            else:
+                published = await publish_within(within, request)
             if span.is_recording():
                 first = published[0].envelope
                 span.set_attribute(names.SESSION, first.correlation_id)

@@ -47,6 +47,8 @@ class Authorize(Protocol):
     ) -> bool | Awaitable[bool]:
         """Says whether the actor may do this; asked before anything is read.
 
+        `True` alone says yes. What it raises goes to whoever asked, and nothing is done.
+
         Args:
             tenant_id: The tenant.
             workspace_id: The workspace; `None` for a read that spans the tenant.
@@ -56,17 +58,23 @@ class Authorize(Protocol):
         ...
 
 
+async def says_yes(answer: bool | Awaitable[bool]) -> bool:
+    """Whether a hook's answer, perhaps one to await, is `True`; what merely counts as true, such as a text, is none."""
+    given: object = await answer if isawaitable(answer) else answer
+    return given is True
+
+
 async def permit(
     hooks: tuple[Authorize, ...], tenant_id: str, workspace_id: str | None, actor: Actor, access: Access
 ) -> None:
     """Asks every hook.
 
     Raises:
-        Forbidden: One of them said no. The message tells nothing that is in the workspace.
+        Forbidden: One of them did not say `True`, and nothing else says yes. The message tells nothing that is in the
+            workspace.
     """
     for hook in hooks:
-        answer = hook(tenant_id, workspace_id, actor, access)
-        if not (await answer if isawaitable(answer) else answer):
+        if not await says_yes(hook(tenant_id, workspace_id, actor, access)):
             where = f"the tenant {tenant_id!r}" if workspace_id is None else f"the workspace {workspace_id!r}"
             about = "" if access.rule is None else f" on the rule {access.rule!r}"
             raise Forbidden(f"this {actor.kind} may not {access.action!r}{about} in {where}")

@@ -109,6 +109,10 @@ class Publisher:
         self._events = events
         self._emitted = emitted
         self._max_depth = max_depth
+        self._required = {
+            event: frozenset(name for name, field in event.model_fields.items() if field.is_required())
+            for event in (*events.values(), *emitted.values())
+        }
 
     def request(
         self,
@@ -175,7 +179,7 @@ class Publisher:
         event_id = f"evt_{token_hex(8)}" if event_id is None else checked_id(event_id, "id")
         return Draft(
             id=event_id,
-            payload=_payload(event, event_class),
+            payload=_payload(event, event_class, self._required[event_class]),
             actor=operator.actor,
             correlation_id=event_id if correlation_id is None else correlation_id,
             causation=causation,
@@ -230,6 +234,18 @@ async def publish_all(
     ]
 
 
+async def publish_within(transaction: Transaction, request: PublishRequest) -> Sequence[Publication]:
+    """Appends the events of one request as part of a transaction that somebody else commits.
+
+    Raises:
+        Rejected: The request was refused; nothing was appended.
+    """
+    (outcome,) = await publish_all(transaction, [Pending(request)])
+    if isinstance(outcome, Rejected):
+        raise outcome
+    return outcome
+
+
 def checked_id(value: str, place: str) -> str:
     """Returns an id from outside.
 
@@ -239,7 +255,7 @@ def checked_id(value: str, place: str) -> str:
     try:
         return _ID.validate_python(value)
     except ValidationError as error:
-        raise ValidationFailed(f"{place} is no id", [f"{place}: {problem}" for problem in problems(error)]) from error
+        raise ValidationFailed(f"{place}: an id is 1 to 255 characters, with no NUL and no lone surrogate") from error
 
 
 def _named_type(event: object) -> str | None:
@@ -251,10 +267,11 @@ def _named_type(event: object) -> str | None:
             return None
 
 
-def _payload(event: EventLike, event_class: type[Event]) -> dict[str, Any]:
+def _payload(event: EventLike, event_class: type[Event], required: frozenset[str]) -> dict[str, Any]:
     name = event_class.event_type
     try:
-        if isinstance(event, event_class):
+        # What `model_construct` made may lack fields, and could then never be read as its class again.
+        if isinstance(event, event_class) and required <= vars(event).keys():
             return event.payload()
         value = json_value(dict(event.payload() if isinstance(event, Event) else event), name)
         # Fields that the class does not have are refused, unless it is open by its own wish.
@@ -269,9 +286,11 @@ def _payload(event: EventLike, event_class: type[Event]) -> dict[str, Any]:
 def _refusal(request: PublishRequest, logged: Mapping[str, Envelope], accepted: Mapping[str, Draft]) -> Rejected | None:
     """Returns why the chain that a request names is none."""
     chain = request.chain
-    if chain is None or chain == request.drafts[0].id:
+    if chain is None:
         return None
     first = logged.get(chain) or accepted.get(chain)
+    if first is None and chain == request.drafts[0].id:
+        return None
     if first is None:
         return NotFound(f"there is no causal chain {chain!r}: a chain is named by its first event's id")
     if first.correlation_id != chain:

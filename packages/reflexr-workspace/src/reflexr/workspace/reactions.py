@@ -6,6 +6,7 @@ from pydantic import BaseModel, JsonValue
 
 from reflexr.core import Envelope, Event, Rule, Run, derived_id, json_value, model_value
 from reflexr.workspace.errors import WorkspaceError
+from reflexr.workspace.facts import next_id
 from reflexr.workspace.handles import Workspace
 from reflexr.workspace.publishing import EventLike, Publication
 
@@ -60,8 +61,13 @@ class Reaction[Deps]:
 
     @property
     def run_id(self) -> str:
-        """The run's id, the same at every attempt: the idempotency key of what the action does outside."""
+        """The run's id, the same at every attempt and its own in the workspace; others' runs may have it elsewhere."""
         return self._run.id
+
+    @property
+    def idempotency_key(self) -> str:
+        """What to key by whatever the action does outside: the same at every attempt, and no other run's anywhere."""
+        return derived_id("key", self._workspace.tenant_id, self._workspace.workspace_id, self._run.id)
 
     @property
     def rule(self) -> Rule:
@@ -124,9 +130,14 @@ class Reaction[Deps]:
             Rejected: As `Workspace.publish`. The event's turn is used up all the same.
         """
         emitted, self._emitted = self._emitted, self._emitted + 1
-        return await self._workspace.publish(
-            event, id=derived_id("evt", "emitted", self._run.id, self._run.checkpoints, emitted)
-        )
+        event_id = derived_id("evt", "emitted", self._run.id, self._run.checkpoints, emitted)
+        while True:
+            publication = await self._workspace.publish(event, id=event_id)
+            causation = publication.envelope.causation
+            if causation is not None and causation.run_id == self._run.id:
+                return publication
+            # The id can be foretold, and somebody took it for an event of theirs.
+            event_id = next_id(event_id)
 
     async def checkpoint(self, step: str, state: BaseModel | JsonValue = None) -> None:
         """Saves what the next attempt can resume from, as `run.checkpoint` after `run.step`.

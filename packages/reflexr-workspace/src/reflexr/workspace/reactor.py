@@ -35,6 +35,9 @@ DEFAULT_CONCURRENCY: Final = 16
 DEFAULT_GRACE: Final = timedelta(seconds=30)
 """How long actions may go on after a reactor was told to stop, by default."""
 
+LONGEST_LEASE: Final = timedelta(days=1)
+"""The longest that a lease may last: a process that died keeps its work from the others for as long."""
+
 _BRIEFLY: Final = timedelta(seconds=1)
 
 
@@ -96,8 +99,8 @@ class Reactor[Deps]:
             holder: What leases call this reactor, by default after its host and process; each reactor adds something
                 of its own, as one that comes back after a crash is another.
             batch_size: How many envelopes one transaction evaluates at most, at least 1.
-            lease_ttl: How long a lease lasts that is not renewed, longer than zero: after so long a crashed reactor's
-                work is taken over. Renewed at every third of it.
+            lease_ttl: How long a lease lasts that is not renewed, at most a day: after so long a crashed
+                reactor's work is taken over. Renewed at every third of it.
             concurrency: How many actions are at work at a time at most, at least 1.
             run_context: What surrounds each attempt.
 
@@ -113,6 +116,8 @@ class Reactor[Deps]:
         ]
         if lease_ttl <= timedelta():
             problems.append(f"lease_ttl: {lease_ttl!r} is not longer than zero")
+        if lease_ttl > LONGEST_LEASE:
+            problems.append(f"lease_ttl: {lease_ttl!r} is longer than a day")
         checked: dict[str, Action[Any]] = {}
         try:
             checked = checked_actions(actions or {}, configuration.rules, configuration.settings.stored_rules)

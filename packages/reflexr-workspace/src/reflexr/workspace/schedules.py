@@ -19,6 +19,7 @@ from reflexr.workspace.refs import WorkspaceRef
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RESOLUTION: Final = timedelta(microseconds=1)
+_LONGEST: Final = timedelta(days=36_525)
 _LONGEST_SHIFT: Final = timedelta(hours=24)
 """No zone ever put its clocks back by more: Kwajalein and Samoa skipped or repeated a day."""
 
@@ -38,7 +39,7 @@ class Schedule(BaseModel):
 
     Attributes:
         name: The name that its ticks carry; unique in a process.
-        every: The time from one tick to the next, longer than zero. Ticks fall on its multiples since
+        every: The time from one tick to the next, at most a century. Ticks fall on its multiples since
             1970-01-01T00:00Z, so every process names the same times.
         cron: A cron expression of five fields, or of six with seconds first, as `cronsim` reads it: like Debian's cron,
             also where clocks are put forward or back.
@@ -91,6 +92,13 @@ class Schedule(BaseModel):
     def admits(self, workspace: WorkspaceRef) -> bool:
         """Whether the workspace gets the ticks, once it has a log."""
         return self.targets is None or workspace in self.targets
+
+    @field_validator("every")
+    @classmethod
+    def _every_has_times(cls, every: timedelta | None) -> timedelta | None:
+        if every is not None and every > _LONGEST:
+            raise PydanticCustomError("every", "{every} is longer than a century, 36,525 days", {"every": str(every)})
+        return every
 
     @field_validator("timezone")
     @classmethod

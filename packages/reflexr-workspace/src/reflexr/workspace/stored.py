@@ -3,7 +3,6 @@
 What a stored rule may be is `reflexr.core`'s and the configuration's to say.
 """
 
-from inspect import isawaitable
 from typing import cast
 
 from pydantic import JsonValue
@@ -18,6 +17,7 @@ from reflexr.core import (
     Rule,
     RuleArchived,
     RuleChange,
+    RuleError,
     RuleInstalled,
     RuleProgress,
     RuleVersion,
@@ -25,15 +25,20 @@ from reflexr.core import (
     StoredRules,
     ValidationFailed,
     cancel,
+    canonical,
     check_provenance,
     check_stored,
     derived_id,
+    json_text,
     json_value,
     reset,
+    stored_rule_of,
 )
-from reflexr.workspace.configuration import Configuration
+from reflexr.workspace.configuration import Configuration, read_back
+from reflexr.workspace.facts import append_facts, next_id
 from reflexr.workspace.operations import stop_actions
 from reflexr.workspace.operators import Operator
+from reflexr.workspace.permissions import says_yes
 from reflexr.workspace.statuses import no_rule
 from reflexr.workspace.storage import RunQuery, Transaction
 
@@ -63,21 +68,21 @@ class RuleChanges:
             ValidationFailed: The rule is none that may be stored; every problem is listed.
             NotFound: The rule to update was never installed.
             InvalidState: The rule to install is active, the rule to update is archived, another version is current, or
-            the
-                workspace has as many active stored rules as it may.
+                the workspace has as many active stored rules as it may.
         """
         config = await self._allowed(change)
         settings = self._configuration.settings
-        if problems := [
+        rule = _written(rule)
+        if found := [
             *rule.check(settings.registry, settings.predicates),
             *check_stored(rule, config),
             *check_provenance(change.provenance),
         ]:
-            raise ValidationFailed(f"the rule {rule.name!r} cannot be stored", problems)
+            raise ValidationFailed(f"the rule {rule.name!r} cannot be stored", found)
         provenance = cast("dict[str, JsonValue]", json_value(dict(change.provenance), "provenance"))
         async with self._configuration.storage.transaction(self._workspace) as transaction:
             current = (await transaction.stored_rules((rule.name,))).get(rule.name)
-            if current is not None and (current.active, current.rule, current.provenance) == (True, rule, provenance):
+            if current is not None and current.active and _same(current, rule, provenance):
                 return await self._unchanged(transaction, current)
             await self._check_state(transaction, change, current)
             stored = StoredRule(rule=rule, version=1 if current is None else current.version + 1, provenance=provenance)
@@ -113,17 +118,19 @@ class RuleChanges:
             ]
             await transaction.save_runs([end.run for end in ends])
             await stop_actions(transaction, runs)
-            fact = RuleArchived(rule=change.name, version=stored.version, reason=change.reason, cancelled=len(ends))
-            drafts = [self._traced(draft) for end in ends for draft in end.facts]
-            envelopes = await transaction.append([*drafts, self._draft(stored, fact)])
+            reason = None if change.reason is None else json_text(change.reason)
+            fact = RuleArchived(rule=change.name, version=stored.version, reason=reason, cancelled=len(ends))
+            drafts = [draft for end in ends for draft in end.facts]
+            envelopes = await append_facts(transaction, [*drafts, self._draft(stored, fact)], self._traceparent)
             return RuleVersion(rule=change.name, version=stored.version, seq=envelopes[-1].seq, duplicate=False)
 
     async def _allowed(self, change: RuleChange) -> StoredRules:
         config = self._configuration.settings.stored_rules
         if config is None:
             raise Forbidden("stored rules are off here")
-        answer = config.allow(self._workspace.tenant_id, self._workspace.workspace_id, self._actor, change)
-        if not (await answer if isawaitable(answer) else answer):
+        if not await says_yes(
+            config.allow(self._workspace.tenant_id, self._workspace.workspace_id, self._actor, change)
+        ):
             raise Forbidden(f"this {self._actor.kind} may not {change.kind} the rule {change.name!r}")
         return config
 
@@ -147,7 +154,7 @@ class RuleChanges:
     ) -> RuleVersion:
         """Appends a version's fact, and begins or resets the rule there."""
         rule = stored.rule
-        envelope = (await transaction.append((self._draft(stored, fact),)))[0]
+        envelope = (await append_facts(transaction, (self._draft(stored, fact),), self._traceparent))[0]
         version = RuleVersion(rule=rule.name, version=stored.version, seq=envelope.seq, duplicate=False)
         progress = (await transaction.progress((rule.name,))).get(rule.name)
         if progress is None:
@@ -157,13 +164,17 @@ class RuleChanges:
             fresh = reset(rule, progress, head_seq=envelope.seq, actor=self._actor)
             await transaction.clear_states((rule.name,))
             await transaction.save_progress((fresh.progress,))
-            await transaction.append((self._traced(fresh.fact),))
+            await append_facts(transaction, (fresh.fact,), self._traceparent)
         return version
 
     async def _unchanged(self, transaction: Transaction, current: StoredRule) -> RuleVersion:
         fact_id = _fact_id(current)
-        envelope = (await transaction.find((fact_id,)))[fact_id]
-        return RuleVersion(rule=current.name, version=current.version, seq=envelope.seq, duplicate=True)
+        while True:
+            envelope = (await transaction.find((fact_id,)))[fact_id]
+            if stored_rule_of(envelope) == current.name:
+                return RuleVersion(rule=current.name, version=current.version, seq=envelope.seq, duplicate=True)
+            # Somebody had taken the fact's id for an event of theirs.
+            fact_id = next_id(fact_id)
 
     def _draft(self, stored: StoredRule, fact: ReflexrEvent) -> Draft:
         fact_id = _fact_id(stored)
@@ -173,15 +184,25 @@ class RuleChanges:
             actor=self._actor,
             correlation_id=self._operator.correlation_id or fact_id,
             causation=self._operator.causation,
-            traceparent=self._traceparent,
         )
-
-    def _traced(self, draft: Draft) -> Draft:
-        return draft._replace(traceparent=self._traceparent)
 
 
 def _fact_id(stored: StoredRule) -> str:
     return derived_id("evt", "rule_version", stored.name, stored.version)
+
+
+def _written(rule: Rule) -> Rule:
+    try:
+        return read_back(rule)
+    except RuleError as error:
+        raise ValidationFailed(f"the rule {rule.name!r} cannot be stored", error.problems) from error
+
+
+def _same(current: StoredRule, rule: Rule, provenance: dict[str, JsonValue]) -> bool:
+    """Whether a version is this rule with this provenance, as JSON has it: `1` and `true` are two values."""
+    return canonical([current.rule.model_dump(mode="json"), current.provenance]) == canonical(
+        [rule.model_dump(mode="json"), provenance]
+    )
 
 
 def _check_version(change: RuleChange, current: StoredRule) -> None:

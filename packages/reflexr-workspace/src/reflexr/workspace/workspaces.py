@@ -22,7 +22,8 @@ from reflexr.workspace.clocks import Clock, system_clock
 from reflexr.workspace.commands import CommandResults, Commands, InMemoryCommandResults
 from reflexr.workspace.configuration import Configuration, Settings
 from reflexr.workspace.handles import Workspace
-from reflexr.workspace.operators import Operator
+from reflexr.workspace.lists import EVENT_CLASS, RULE, Kind, checked_lists
+from reflexr.workspace.operators import Operator, checked_actor
 from reflexr.workspace.permissions import OPEN, Access, Authorize, permit
 from reflexr.workspace.publishing import checked_id
 from reflexr.workspace.refs import WorkspaceRef
@@ -71,17 +72,24 @@ class Workspaces:
 
         Raises:
             RuleError: Something can never work: a rule, two rules of one name, an event class that the registry does
-            not
-                know. Every problem is listed.
+                not know. Every problem is listed.
         """
+        lists = checked_lists(
+            {
+                "events": (events, EVENT_CLASS),
+                "emitted": (emitted, EVENT_CLASS),
+                "rules": (rules, RULE),
+                "schedules": (schedules, Kind("a schedule", "Schedule(...)", lambda item: isinstance(item, Schedule))),
+            }
+        )
         settings = Settings(
             storage=storage,
-            events=tuple(events),
-            emitted=tuple(emitted),
-            rules=tuple(rules),
+            events=lists["events"],
+            emitted=lists["emitted"],
+            rules=lists["rules"],
             predicates=dict(predicates or {}),
             stored_rules=stored_rules,
-            schedules=tuple(schedules),
+            schedules=lists["schedules"],
             registry=registry,
             authorize=authorize,
             clock=clock,
@@ -114,11 +122,12 @@ class Workspaces:
             authorize: Permissions to ask besides the application's, such as a surface's.
 
         Raises:
-            ValidationFailed: An id is none.
+            ValidationFailed: An id is none, or the actor.
             Forbidden: The actor may not open the workspace.
         """
         checked_id(tenant_id, "tenant_id")
         checked_id(workspace_id, "workspace_id")
+        checked_actor(actor)
         hooks = tuple(hook for hook in (self._configuration.settings.authorize, authorize) if hook is not None)
         await permit(hooks, tenant_id, workspace_id, actor, Access(OPEN))
         return Workspace(self._configuration, Operator(WorkspaceRef(tenant_id, workspace_id), actor), hooks)
@@ -127,7 +136,13 @@ class Workspaces:
         """Returns a workspace in the hands of an actor without asking whether it may be opened.
 
         For those who act in the application's own name, such as the reactor; every method still asks.
+
+        Raises:
+            ValidationFailed: An id of the workspace is none, or the actor.
         """
+        checked_id(workspace.tenant_id, "tenant_id")
+        checked_id(workspace.workspace_id, "workspace_id")
+        checked_actor(actor)
         hook = self._configuration.settings.authorize
         return Workspace(self._configuration, Operator(workspace, actor), () if hook is None else (hook,))
 
