@@ -63,7 +63,8 @@ def reference_pages(root: Path) -> Files:
     """One page for each import package, with the names of its `__all__` under the concepts they are grouped by."""
     return {
         root / "docs" / "reference" / f"{init.parent.name}.md": _reference_page(init)
-        for init in sorted(root.glob("packages/*/src/reflexr/*/__init__.py"))
+        for member in ("packages/*", "tests-contract")
+        for init in sorted(root.glob(f"{member}/src/reflexr/*/__init__.py"))
     }
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+CONTRACTS = "reflexr-contracts"
 
 type Run = Callable[[Sequence[str | Path], Path], None]
 
@@ -73,7 +74,7 @@ def members(root: Path) -> dict[str, Member]:
         ValueError: Members need each other in a circle.
     """
     found: dict[str, Member] = {}
-    documents = [(path, tomllib.loads(path.read_text())) for path in sorted(root.glob("packages/*/pyproject.toml"))]
+    documents = [(path, tomllib.loads(path.read_text())) for path in _projects(root)]
     names = {document["project"]["name"] for _, document in documents}
     waiting = [_member(path.parent, document, names) for path, document in documents]
     while waiting:
@@ -111,7 +112,7 @@ def check(member: Member, published: Mapping[str, Member], root: Path, place: Pa
         run([python, "-W", "error", "-I", "-c", _IMPORTED_FROM_HERE, package], place)
 
     print(f"--- {member.name}: its own tests against the wheel", flush=True)
-    run([*install, "--requirements", tools], place)
+    run([*install, "--requirements", tools, *suites(member, published, root / "build" / "dist")], place)
     shutil.copy(root / "conftest.py", place / "conftest.py")
     # With what lies beside the tests and they may read, but without the source.
     shutil.copytree(member.folder, place / "member", ignore=shutil.ignore_patterns("__pycache__", "src"))
@@ -129,6 +130,19 @@ def wheels(member: Member, published: Mapping[str, Member], dist: Path) -> list[
         (paths[current.name],) = dist.glob(f"{current.name.replace('-', '_')}-*.whl")
         waiting.extend(published[name] for name in current.needs if name not in paths)
     return list(paths.values())
+
+
+def _projects(root: Path) -> list[Path]:
+    return [*sorted(root.glob("packages/*/pyproject.toml")), *root.glob("tests-contract/pyproject.toml")]
+
+
+def suites(member: Member, published: Mapping[str, Member], dist: Path) -> list[Path]:
+    """The wheels of the contract suites, which a member's tests may run: none for a member that the suites need."""
+    contracts = published.get(CONTRACTS)
+    if contracts is None:
+        return []
+    paths = wheels(contracts, published, dist)
+    return [] if set(wheels(member, published, dist)) <= set(paths) else paths
 
 
 def _member(folder: Path, document: Mapping[str, Any], names: set[str]) -> Member:

@@ -35,7 +35,7 @@ class Member:
 
 @cache
 def members() -> tuple[Member, ...]:
-    folders = (*sorted(ROOT.glob("packages/*/")), *sorted(ROOT.glob("deploy/*/")))
+    folders = (*sorted(ROOT.glob("packages/*/")), ROOT / "tests-contract", *sorted(ROOT.glob("deploy/*/")))
     found = [path for folder in folders if (path := folder / "pyproject.toml").exists()]
     return tuple(Member(path.parent, tomllib.loads(path.read_text())["project"]) for path in found)
 

@@ -75,10 +75,20 @@ LAYERS = {
         frozenset({"reflexr.core", "reflexr.telemetry"}),
         OPENTELEMETRY_API | {"cronsim", "pydantic", "pydantic_core"},
     ),
+    "reflexr.sql": Layer(
+        STANDARD_LIBRARY,
+        frozenset({"reflexr.core", "reflexr.workspace"}),
+        frozenset({"alembic", "pydantic", "pydantic_core", "sqlalchemy"}),
+    ),
+    "reflexr.contracts": Layer(
+        STANDARD_LIBRARY,
+        frozenset({"reflexr.core", "reflexr.workspace"}),
+        frozenset({"hypothesis", "pydantic", "pytest"}),
+    ),
     "oncall": Layer(
         STANDARD_LIBRARY,
-        frozenset({"reflexr.core", "reflexr.telemetry", "reflexr.workspace"}),
-        frozenset({"opentelemetry", "pydantic", "rich"}),
+        frozenset({"reflexr.core", "reflexr.sql", "reflexr.telemetry", "reflexr.workspace"}),
+        frozenset({"opentelemetry", "pydantic", "rich", "sqlalchemy"}),
     ),
 }
 
@@ -182,7 +192,7 @@ def test_a_member_declares_every_distribution_it_imports(member: Member) -> None
                 if top in STANDARD_LIBRARY or is_within(target, frozenset(member.packages)):
                     continue
                 ours = [m.name for m in members() if is_within(target, frozenset(m.packages))]
-                providers = ours or [one.replace("_", "-") for one in distributions.get(top, [top])]
+                providers = ours or [one.replace("_", "-").lower() for one in distributions.get(top, [top])]
                 if not declared & {DECLARED_BY.get(provider, provider) for provider in providers}:
                     undeclared.add(target)
     assert undeclared == set()

@@ -1,3 +1,4 @@
+import shutil
 import sys
 from collections.abc import Sequence
 from os import environ
@@ -6,7 +7,7 @@ from subprocess import run
 
 import pytest
 
-from scripts.wheels import main, members, wheels
+from scripts.wheels import main, members, suites, wheels
 
 from .repository import ROOT
 
@@ -72,6 +73,18 @@ def test_a_wheel_comes_with_those_it_needs_at_any_depth(root: Path) -> None:
     found = members(root)
     paths = wheels(found["reflexr-alpha"], found, root / "build" / "dist")
     assert [path.name.split("-")[0] for path in paths] == ["reflexr_alpha", "reflexr_beta", "reflexr_core"]
+
+
+def test_the_contract_suites_come_with_the_tests_of_those_that_they_do_not_need(root: Path) -> None:
+    add_member(root, "reflexr-contracts", "contracts", "reflexr-beta>=0.1,<0.2")
+    shutil.move(root / "packages" / "reflexr-contracts", root / "tests-contract")
+    main(["build"], root, Commands())
+    dist = root / "build" / "dist"
+    (dist / "tests_contract-0.1.0-py3-none-any.whl").rename(dist / "reflexr_contracts-0.1.0-py3-none-any.whl")
+    found = members(root)
+    names = {name: [path.name.split("-")[0] for path in suites(one, found, dist)] for name, one in found.items()}
+    assert names["reflexr-alpha"] == ["reflexr_contracts", "reflexr_beta", "reflexr_core"]
+    assert names["reflexr-core"] == names["reflexr-beta"] == names["reflexr-contracts"] == []
 
 
 def test_a_wheel_is_imported_before_the_tools_of_its_tests_are_there(root: Path) -> None:
