@@ -1,0 +1,199 @@
+"""Several processes on one database, and what becomes of it when they, or the server, die."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from reflexr.core import Envelope
+from reflexr.sql import SqlStorage, create_schema
+from reflexr.workspace import LogWindow, WorkspaceRef
+
+from .servers import Kind, embedded, engine_of
+
+KINDS: Final[tuple[Kind, ...]] = ("sqlite", "postgresql")
+REF: Final = WorkspaceRef("acme", "processes")
+PROGRAM: Final = Path(__file__).with_name("publishers.py")
+EACH: Final = 10_000
+KILLS: Final = 50
+"""How often a process is killed on each of the two databases."""
+RESTARTS: Final = 3
+LONG: Final = 50.0
+"""How many seconds a test waits at most for what another process tells."""
+
+AT_ONCE: Final = 10.0
+"""How many it waits at most where nothing is to be waited for, on a machine with much else to do."""
+
+
+class Publisher:
+    """Another process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def line(self, within: float = LONG) -> str:
+        """Returns what it tells next, within so many seconds, and nothing once it has ended."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(within):
+            return (await self._process.stdout.readline()).decode().strip()
+
+    async def lines(self) -> list[str]:
+        """Returns all that it still tells until it has ended by itself."""
+        lines: list[str] = []
+        while line := await self.line():
+            lines.append(line)
+        assert await self._process.wait() == 0
+        return lines
+
+    def say(self, line: str = "") -> None:
+        """Tells it something."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    def end_input(self) -> None:
+        """Tells it that there is no more to tell."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+@asynccontextmanager
+async def process(work: str, engine: AsyncEngine, *more: object) -> AsyncGenerator[Publisher]:
+    """Starts another process, which is gone once the block ends."""
+    url = engine.url.render_as_string(hide_password=False)
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), work, url, *map(str, more), stdin=PIPE, stdout=PIPE, limit=2**24
+    )
+    try:
+        yield Publisher(started)
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+async def log_of(engine: AsyncEngine) -> list[Envelope]:
+    async with SqlStorage(engine, listen=False) as storage:
+        return await storage.read(REF, LogWindow())
+
+
+def check(log: list[Envelope]) -> None:
+    """Whether a log is one: each place taken once, and no time before the one before."""
+    assert [envelope.seq for envelope in log] == list(range(1, len(log) + 1))
+    times = [envelope.ts for envelope in log]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_two_processes_publish_at_once_and_a_third_sees_each_event_once_and_in_order(kind: Kind) -> None:
+    async with (
+        engine_of(kind) as engine,
+        process("subscribe", engine, 2 * EACH) as subscriber,
+        process("publish", engine, "a", EACH) as one,
+        process("publish", engine, "b", EACH) as other,
+    ):
+        assert [await each.line() for each in (subscriber, one, other)] == ["ready"] * 3
+        one.say()
+        other.say()
+        assert await one.lines() == await other.lines() == ["done"]
+        (seen,) = await subscriber.lines()
+        log = await log_of(engine)
+    check(log)
+    assert {envelope.id for envelope in log} == {f"{name}-{number}" for name in "ab" for number in range(EACH)}
+    assert seen.split() == [f"{envelope.seq}:{envelope.id}" for envelope in log]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_process_that_is_killed_while_it_publishes_leaves_what_was_acknowledged_and_no_half(kind: Kind) -> None:
+    chance = random.Random(7)
+    acknowledged: set[str] = set()
+    async with engine_of(kind) as engine, process("fork", engine) as parent:
+        assert await parent.line() == "ready"
+        for number in range(KILLS):
+            parent.say(f"p{number}")
+            victim = await started(parent, acknowledged, f"p{number}")
+            for _ in range(chance.randrange(1, 8)):
+                acknowledged.add(f"p{number}-{await parent.line(AT_ONCE)}")
+            os.kill(victim, signal.SIGKILL)
+            async for line in told_before(parent, f"ended {victim}"):
+                acknowledged.add(f"p{number}-{line}")
+        parent.end_input()
+        await parent.lines()
+        log = await log_of(engine)
+    check(log)
+    ids = [envelope.id for envelope in log]
+    assert acknowledged <= set(ids)
+    batches = [ids[first : first + 3] for first in range(0, len(ids), 3)]
+    for first, *rest in batches:
+        name, number = first.split("-")
+        assert rest == [f"{name}-{int(number) + 1}", f"{name}-{int(number) + 2}"]
+
+
+async def started(parent: Publisher, acknowledged: set[str], name: str) -> int:
+    """Returns the process that was forked off, which may tell something before its parent says which it is."""
+    while not (line := await parent.line()).startswith("started"):
+        acknowledged.add(f"{name}-{line}")
+    return int(line.split()[1])
+
+
+async def told_before(parent: Publisher, last: str) -> AsyncIterator[str]:
+    """Yields what is told before something."""
+    while (line := await parent.line()) != last:
+        assert line
+        yield line
+
+
+async def test_a_server_that_is_restarted_costs_publishers_errors_and_nothing_else() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        server = embedded(f"{Path(folder).name}-restarted")
+        engine = create_async_engine(server.get_uri(driver="asyncpg"))
+        await create_schema(engine)
+        published: dict[str, set[str]] = {"a": set(), "b": set()}
+        failures: list[str] = []
+        async with process("trouble", engine, "a") as one, process("trouble", engine, "b") as other:
+            publishers = {"a": one, "b": other}
+
+            async def follow(name: str, number: int) -> None:
+                """Waits until so many more are published."""
+                more = 0
+                while more < number:
+                    word, what = (await publishers[name].line()).split()
+                    if word == "published":
+                        published[name].add(f"{name}-{what}")
+                        more += 1
+                    else:
+                        failures.append(what)
+
+            for _ in range(RESTARTS):
+                await asyncio.gather(follow("a", 20), follow("b", 20))
+                await asyncio.to_thread(restart, server)
+            await asyncio.gather(follow("a", 20), follow("b", 20))
+            for name, publisher in publishers.items():
+                publisher.end_input()
+                for word, what in map(str.split, await publisher.lines()):
+                    if word == "published":
+                        published[name].add(f"{name}-{what}")
+        log = await log_of(engine)
+        await engine.dispose()
+        server.cleanup()
+    check(log)
+    ids = [envelope.id for envelope in log]
+    assert len(ids) == len(set(ids))
+    assert published["a"] | published["b"] <= set(ids)
+    assert failures
+    assert set(failures) <= {"DatabaseUnavailableError", "DatabaseBusyError"}
+
+
+def restart(server: Any) -> None:
+    """Stops the server, whoever is connected, and starts it again."""
+    server.stop()
+    server.ensure_postgres_running()

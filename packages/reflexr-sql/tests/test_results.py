@@ -1,0 +1,132 @@
+"""Command results beyond their contract: how long they and claims last."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from reflexr.core import CommandResult, CommandSucceeded, Publish, Published
+from reflexr.sql import SqlCommandResults, SqlStorage
+from reflexr.workspace import CommandKey, ManualClock, Workspaces
+
+from .servers import Kind, engine_of
+from .shop import HOUR, REF, START, TILL, Sold
+
+KEY = CommandKey(REF, '["user","ada"]', "c1")
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def engine(request: pytest.FixtureRequest) -> AsyncGenerator[AsyncEngine]:
+    kind: Kind = request.param
+    async with engine_of(kind) as engine:
+        yield engine
+
+
+def published(seq: int) -> CommandResult:
+    return CommandSucceeded(command_id="c1", outcome=Published(seq=seq, id="e1", duplicate=False))
+
+
+async def rows(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        return (await connection.execute(text("SELECT count(*) FROM reflexr_command_results"))).scalar_one()
+
+
+async def test_a_result_is_forgotten_when_it_is_old(engine: AsyncEngine) -> None:
+    clock = ManualClock(START)
+    results = SqlCommandResults(engine, clock=clock, keep=HOUR)
+    assert await results.claim(KEY) is None
+    await results.finish(KEY, published(1))
+    clock.advance(HOUR - timedelta.resolution)
+    assert await results.claim(KEY) == published(1)
+    clock.advance(timedelta.resolution)
+    assert await results.claim(KEY) is None
+
+
+async def test_old_results_are_removed(engine: AsyncEngine) -> None:
+    clock = ManualClock(START)
+    results = SqlCommandResults(engine, clock=clock, keep=HOUR)
+    for number in range(99):
+        key = CommandKey(REF, KEY.participant, f"c{number}")
+        await results.claim(key)
+        await results.finish(key, published(number))
+    assert await rows(engine) == 99
+    clock.advance(HOUR)
+    await results.claim(KEY)
+    await results.finish(KEY, published(1))
+    assert await rows(engine) == 1
+
+
+async def test_a_claim_whose_process_is_gone_lapses(engine: AsyncEngine) -> None:
+    clock = ManualClock(START)
+    gone, other = (SqlCommandResults(engine, clock=clock, claim_ttl=MINUTE) for _ in range(2))
+    assert await gone.claim(KEY) is None
+    waiting = asyncio.create_task(other.claim(KEY))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    clock.advance(MINUTE)
+    assert await waiting is None
+    # What the first did comes too late, and changes nothing.
+    await gone.finish(KEY, published(1))
+    await other.finish(KEY, published(2))
+    assert await gone.claim(KEY) == published(2)
+
+
+async def test_who_is_cancelled_while_asking_takes_nothing_from_who_has_the_claim(engine: AsyncEngine) -> None:
+    first, other = SqlCommandResults(engine), SqlCommandResults(engine)
+    assert await first.claim(KEY) is None
+    for awaits in range(25):
+        asking = asyncio.create_task(other.claim(KEY))
+        for _ in range(awaits):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+    await first.finish(KEY, published(1))
+    assert await other.claim(KEY) == published(1)
+
+
+async def test_a_claim_is_renewed_while_its_command_is_carried_out(engine: AsyncEngine) -> None:
+    ttl = timedelta(milliseconds=300)
+    results, other = (SqlCommandResults(engine, claim_ttl=ttl) for _ in range(2))
+    assert await results.claim(KEY) is None
+    waiting = asyncio.create_task(other.claim(KEY))
+    await asyncio.sleep(3 * ttl.total_seconds())
+    assert not waiting.done()
+    await results.finish(KEY, published(1))
+    assert await waiting == published(1)
+
+
+async def test_a_claim_that_cannot_be_given_up_or_renewed_is_reported_and_lapses(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = SqlCommandResults(engine, claim_ttl=timedelta(milliseconds=30))
+    assert await results.claim(KEY) is None
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE reflexr_command_results RENAME TO away"))
+    with caplog.at_level(logging.WARNING):
+        await asyncio.sleep(0.1)
+        await results.abandon(KEY)
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE away RENAME TO reflexr_command_results"))
+    assert "the claims on 1 commands could not be renewed" in caplog.text
+    assert "a claim on a command could not be given up" in caplog.text
+    assert await results.claim(KEY) is None
+
+
+async def test_a_command_that_is_repeated_in_another_process_is_carried_out_once(engine: AsyncEngine) -> None:
+    storage = SqlStorage(engine, listen=False)
+    processes = [Workspaces(storage, events=[Sold], results=SqlCommandResults(engine)) for _ in range(2)]
+    command = Publish(event={"type": "sqlshop:sold", "item": "tea"})
+
+    async def execute(workspaces: Workspaces) -> CommandResult:
+        workspace = await workspaces.open(REF.tenant_id, REF.workspace_id, actor=TILL)
+        return await workspaces.execute(workspace, command, command_id="c1")
+
+    first, second = await asyncio.gather(*map(execute, processes))
+    assert isinstance(first, CommandSucceeded)
+    assert second == first
+    assert (await storage.head(REF)).seq == 1
