@@ -12,8 +12,8 @@ OLDEST := 3.12
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F '|' '{ printf "%-22s %s\n", $$1, $$2 }'
 
-demo: ## watch rules fire on a short log, or on yours: make demo LOG=path
-	@$(UV) run --locked --no-dev python -m oncall $${LOG:+"$$LOG"}
+demo: ## watch rules fire on a short log, or on yours: make demo LOG=path; again, and it continues
+	@$(UV) run --locked --no-dev python -m oncall --database build/oncall.db $${LOG:+"$$LOG"}
 
 test: ## run the tests
 	$(if $(COVERAGE),@rm -rf build/coverage)

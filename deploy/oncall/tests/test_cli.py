@@ -3,8 +3,10 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,8 +25,9 @@ FAILED = "Mar  3 10:00:0{} gate sshd[1]: Failed password for root from 192.0.2.1
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -48,10 +51,91 @@ def test_the_sample_shows_each_rule_its_run_and_what_came_of_it(capsys: pytest.C
 
 
 def test_the_same_log_looks_the_same_each_time(capsys: pytest.CaptureFixture[str]) -> None:
-    main([SAMPLE])
+    main(["--memory", SAMPLE])
     first = capsys.readouterr().out
-    main([SAMPLE])
+    main(["--memory", SAMPLE])
     assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize("arguments", [[], [SAMPLE]])
+def test_a_log_without_anything_new_is_told_from_what_is_kept(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    main(arguments)
+    first = capsys.readouterr().out
+    assert main(arguments) == 0
+    again = capsys.readouterr().out
+    for added in (
+        "continues after Mar 3 09:31:44: 16 failures and 3 acceptances were here already\n",
+        "nothing new since the last time; this is what the log holds\n",
+        "; none of them this time",
+    ):
+        assert added in again
+        again = again.replace(added, "")
+    assert again == first
+
+
+def test_what_came_since_is_told_and_everything_is_counted(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    main([str(log)])
+    capsys.readouterr()
+    with log.open("a") as more:
+        more.write(ACCEPTED.replace("10:00:00", "10:00:30"))
+    assert main([str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "continues after Mar 3 10:00:04: 5 failures and 0 acceptances were here already\n" in shown
+    assert [row.split()[2] for row in shown.splitlines() if row.startswith("10:00:")] == ["192.0.2.1", "guessed"]
+    assert "published  5 failures, 1 acceptance; 1 of them this time\n" in shown
+    assert "oncall:brute-force      1  1 succeeded\n" in shown
+    assert "oncall:guessed          1  1 succeeded\n" in shown
+
+
+def test_each_log_is_kept_apart(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    other = log.with_name("other.log")
+    other.write_bytes(log.read_bytes())
+    main([str(log)])
+    first = capsys.readouterr().out
+    main([str(other)])
+    assert capsys.readouterr().out == first.replace(str(log), str(other))
+
+
+def test_a_database_can_be_named(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
+    database = tmp_path / "new" / "a?b#c%20.db"
+    main(["--database", str(database), str(log)])
+    assert f"Kept in {database}: the next time, it continues.\n" in capsys.readouterr().err
+    main(["--database", str(database), str(log)])
+    assert "nothing new" in capsys.readouterr().out
+    assert sorted(one.name for one in database.parent.iterdir()) == [database.name, f"{database.name}.lock"]
+    assert not (tmp_path / "state").exists()
+
+
+def test_memory_keeps_nothing(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
+    main(["--memory", str(log)])
+    shown, noted = capsys.readouterr()
+    assert "oncall:brute-force      1  1 succeeded" in shown
+    assert "Kept" not in noted
+    assert list(tmp_path.iterdir()) == [log]
+
+
+@pytest.mark.parametrize("name", ["", "\0", "auth.log", "auth.log/oncall.db"])
+def test_what_can_be_no_database_is_an_error(
+    capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path, name: str
+) -> None:
+    assert main(["--database", f"{tmp_path}/{name}", str(log)]) == 2
+    shown, noted = capsys.readouterr()
+    assert shown == ""
+    assert noted.startswith("oncall: ")
+    assert " cannot be the database: " in noted
+    assert noted.count("\n") == 1
+
+
+def test_a_database_that_fails_is_an_error(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
+    database = tmp_path / "oncall.db"
+    main(["--database", str(database), str(log)])
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DROP TABLE reflexr_events")
+    capsys.readouterr()
+    assert main(["--database", str(database), str(log)]) == 2
+    assert capsys.readouterr().err.startswith("oncall: the database failed: ")
 
 
 def test_a_log_of_ones_own_is_read(capsys: pytest.CaptureFixture[str], log: Path) -> None:
@@ -69,9 +153,9 @@ def test_quiet_prints_the_summary_alone(capsys: pytest.CaptureFixture[str], log:
 def test_the_year_of_a_log_can_be_given(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     place = tmp_path / "auth.log"
     place.write_text(FAILED.format(0).replace("Mar  3", "Feb 29"))
-    main(["--year", "2023", str(place)])
+    main(["--memory", "--year", "2023", str(place)])
     assert "skipped    1 unreadable line\n" in capsys.readouterr().out
-    main(["--year", "2024", str(place)])
+    main(["--memory", "--year", "2024", str(place)])
     assert "skipped    nothing\n" in capsys.readouterr().out
 
 

@@ -130,6 +130,8 @@ def test_quiet_tells_nothing_but_the_end() -> None:
     stream = io.StringIO()
     report = Report(Screen(stream), Screen(io.StringIO()), quiet=True)
     report.begin("auth.log", RULES)
+    report.resume(at(0), 1, 1)
+    report.retell()
     assert stream.getvalue() == ""
     report.end(Tally(), Summary(), RULES)
     assert "summary" in stream.getvalue()
@@ -147,19 +149,16 @@ def test_the_beginning_names_the_log_and_the_rules() -> None:
 def test_the_end_counts_everything() -> None:
     decision = brute_force()
     summary = Summary()
-    summary.count(
-        [*decision.matched, *log((9, acceptance("198.51.100.2")))], [decision, ended(decision, status="pending")]
-    )
-    tally = Tally(
-        lines=2_000, logins=6, unreadable=1, late=2, failed=5, accepted=1, known=3, first=at(0), latest=at(190)
-    )
+    summary.count([*decision.matched, *log((9, acceptance("198.51.100.2")))])
+    summary.count_runs([decision.run, ended(decision, status="pending").run])
+    tally = Tally(lines=2_000, logins=6, unreadable=1, late=2, first=at(0), latest=at(190))
     stream = io.StringIO()
-    Report(Screen(stream), Screen(io.StringIO())).end(tally, summary, RULES)
+    Report(Screen(stream), Screen(io.StringIO())).end(tally, summary, RULES, new=3)
     assert stream.getvalue() == (
         "\n"
         "summary\n"
         "  period     Mar 3 00:00:00 to Mar 3 00:03:10 (3 min 10 s)\n"
-        "  published  5 failures, 1 acceptance; 3 events known already\n"
+        "  published  5 failures, 1 acceptance; 3 of them this time\n"
         "  lines      2,000: 6 about logins, 1,993 about something else\n"
         "  skipped    1 unreadable line\n"
         "  late       2 lines out of order, published at the time of the line before\n"
@@ -174,6 +173,28 @@ def test_the_end_counts_everything() -> None:
     )
 
 
+def test_an_end_without_anything_new_says_so() -> None:
+    stream = io.StringIO()
+    Report(Screen(stream), Screen(io.StringIO())).end(Tally(), Summary(), RULES, new=0)
+    assert "  published  0 failures, 0 acceptances; none of them this time\n" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("failures", "acceptances", "held"),
+    [(2_000, 1, "2,000 failures and 1 acceptance were"), (0, 1, "0 failures and 1 acceptance was")],
+)
+def test_what_was_there_already_is_said_in_a_line(failures: int, acceptances: int, held: str) -> None:
+    stream = io.StringIO()
+    Report(Screen(stream), Screen(io.StringIO())).resume(at(7), failures, acceptances)
+    assert stream.getvalue() == f"continues after Mar 3 00:00:07: {held} here already\n"
+
+
+def test_what_is_told_again_is_said_to_be() -> None:
+    stream = io.StringIO()
+    Report(Screen(stream), Screen(io.StringIO())).retell()
+    assert stream.getvalue() == "nothing new since the last time; this is what the log holds\n"
+
+
 def test_the_end_of_nothing_is_an_end() -> None:
     stream = io.StringIO()
     Report(Screen(stream), Screen(io.StringIO())).end(Tally(), Summary(), RULES)
@@ -185,7 +206,7 @@ def test_the_end_of_nothing_is_an_end() -> None:
 def test_of_many_addresses_the_busiest_are_named_in_an_order_that_is_always_the_same() -> None:
     summary = Summary()
     events = [(0.0, failure(f"192.0.2.{one}")) for one in (9, 8, 7, 6, 5, 4, 4)]
-    summary.count(log(*events), [])
+    summary.count(log(*events))
     assert summary.busiest(3) == ["192.0.2.4", "192.0.2.5", "192.0.2.6"]
 
 

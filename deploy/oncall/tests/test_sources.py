@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncall.sources import MAX_LINE, Line, LogUnreadableError, opened
+from oncall.sources import MAX_LINE, Line, LogUnreadableError, identified, opened
 
 
 def texts(path: Path | str) -> list[str]:
@@ -96,3 +96,47 @@ def test_no_bytes_are_too_much(tmp_path_factory: pytest.TempPathFactory, content
     log = tmp_path_factory.mktemp("logs") / "auth.log"
     log.write_bytes(b"x" + content)
     assert len(texts(log)) == len(content.removesuffix(b"\n").split(b"\n"))
+
+
+def identity(place: Path | str) -> str:
+    with opened(str(place)) as source:
+        workspace_id, lines = identified(source)
+        assert [line.number for line in lines] == list(range(1, len(texts(place)) + 1))
+        return workspace_id
+
+
+def test_a_file_is_the_same_log_as_long_as_it_is_at_its_place(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.write_text("one\n")
+    known = identity(log)
+    log.write_text("another\ntwo\n")
+    assert identity(log) == known
+    log.with_name("link.log").symlink_to(log)
+    assert identity(log.with_name("link.log")) == known
+    monkeypatch.chdir(log.parent)
+    assert identity(log.name) == known
+    log.with_name("other.log").write_text("one\n")
+    assert identity(log.with_name("other.log")) != known
+
+
+def test_a_file_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    odd = [Path(os.fsdecode(os.fsencode(tmp_path) + name)) for name in (b"/\xff", b"/\\xff")]
+    for one in odd:
+        one.touch()
+    assert len(set(map(identity, odd))) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"), [(b"1\n2", b"1\n3\n4", True), (b"1", b"2", False), (b"", b"", True)]
+)
+def test_a_stream_is_the_same_log_if_it_begins_with_the_same_line(first: bytes, second: bytes, same: bool) -> None:
+    def streamed(content: bytes) -> str:
+        reading, writing = os.pipe()
+        os.write(writing, content)
+        os.close(writing)
+        with opened(f"/dev/fd/{reading}") as source:
+            workspace_id, lines = identified(source)
+            assert len(list(lines)) == len(content.splitlines())
+        os.close(reading)
+        return workspace_id
+
+    assert (streamed(first) == streamed(second)) == same

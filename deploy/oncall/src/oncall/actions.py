@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from oncall.events import LoginAccepted
+from reflexr.core import Run
 from reflexr.workspace import Action, ActionFunction, Reaction, with_params
 
 
@@ -41,11 +42,26 @@ class Pager:
 
 
 class Deps:
-    """What the actions act on."""
+    """What the actions act on.
+
+    A firewall and a pager of the world remember what was done with them. These ones' memory ends with the process, and
+    what the next one's have to know is in the workspace, as the outputs of its runs.
+    """
 
     def __init__(self) -> None:
         self.firewall = Firewall()
         self.pager = Pager()
+
+    def remember(self, action: str, run: Run) -> None:
+        """Takes note of what a run of an action did, in an earlier process; told in the order of the runs."""
+        match action:
+            case "block":
+                blocked = Blocked.model_validate(run.output)
+                self.firewall.block(blocked.address, blocked.until)
+            case "page":
+                self.pager.page(run.id, Paged.model_validate(run.output).said)
+            case _:
+                return
 
 
 class Outcome(BaseModel):
@@ -88,7 +104,7 @@ async def page(reaction: Reaction[Deps]) -> Paged:
     """Wakes the on-call: somebody is in who may not be who they say."""
     login = LoginAccepted.model_validate(reaction.envelopes[-1].payload)
     text = f"{login.address} failed, then got in as {login.user!r} on {login.host}: is that them?"
-    number = reaction.deps.pager.page(reaction.run_id, text)
+    number = reaction.deps.pager.page(reaction.idempotency_key, text)
     return Paged(said=f"page {number} to the on-call: {text}", page=number)
 
 

@@ -6,32 +6,36 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from asyncio import Runner
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from importlib.resources import as_file, files
 from io import TextIOWrapper
+from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from oncall.application import News, start
+from oncall.application import start
+from oncall.database import DatabaseUnusableError, default_database
 from oncall.display import Report, Screen
 from oncall.feed import batches
 from oncall.rules import RULES
-from oncall.sources import LogUnreadableError, opened
-from oncall.summary import Summary
+from oncall.sources import LogUnreadableError, identified, opened
+from oncall.sshd import visible
+from oncall.story import Story
 from oncall.syslog import YEARS, Syslog
-from oncall.timeline import Timeline
+from reflexr.core import derived_id
+from reflexr.workspace import StorageError
 
 SAMPLE: Final = "auth.log"
 
 INTERRUPTED: Final = 130
-UNREADABLE: Final = 2
+UNUSABLE: Final = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the application, and returns the status to exit with.
 
-    That is 0, 2 for a log that cannot be read or arguments that make no sense, or 130 for Ctrl-C. Whoever reads the
-    output may stop reading, as `head` does: that ends it quietly, with 0.
+    That is 0, 2 for a log or a database that cannot be used or arguments that make no sense, or 130 for Ctrl-C. Whoever
+    reads the output may stop reading, as `head` does: that ends it quietly, with 0.
     """
     options = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -44,9 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _run(options)
         sys.stdout.flush()
-    except LogUnreadableError as error:
+    except (LogUnreadableError, DatabaseUnusableError) as error:
         print(f"oncall: {error}", file=sys.stderr)
-        return UNREADABLE
+        return UNUSABLE
+    except StorageError as error:
+        print(f"oncall: the database failed: {error}", file=sys.stderr)
+        return UNUSABLE
     except KeyboardInterrupt:
         print("oncall: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -64,6 +71,10 @@ def _parser() -> ArgumentParser:
     year = "the year of the first line, if it names none; by default the latest not after the file's last change"
     parser.add_argument("log", nargs="?", metavar="LOG", help=log)
     parser.add_argument("--year", type=_year, help=year)
+    kept = "what keeps what is known of each log; by default oncall/oncall.db in $XDG_STATE_HOME or ~/.local/state"
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--database", type=Path, metavar="PATH", help=kept)
+    where.add_argument("--memory", action="store_true", help="keep nothing")
     parser.add_argument("--rules", action="store_true", help="print the rules as JSON, and do nothing else")
     parser.add_argument("--quiet", action="store_true", help="print the summary alone")
     parser.add_argument(
@@ -88,39 +99,39 @@ def _run(options: Namespace) -> None:
     begun = perf_counter()
     out, notes = Screen(sys.stdout, plain=options.plain), Screen(sys.stderr, plain=options.plain)
     report = Report(out, notes, quiet=options.quiet)
-    timeline, summary = Timeline(), Summary()
-
-    def show(news: News) -> None:
-        summary.count(news.logins, news.decisions)
-        for entry in timeline.add(news.logins, news.decisions):
-            report.tell(entry)
-
+    database = None if options.memory else options.database or default_database()
     with ExitStack() as stack:
-        place = (
-            options.log
-            if options.log is not None
-            else str(stack.enter_context(as_file(files("oncall") / "samples" / SAMPLE)))
-        )
-        source = stack.enter_context(opened(place))
+        sample = stack.enter_context(as_file(files("oncall") / "samples" / SAMPLE))
+        source = stack.enter_context(opened(str(sample) if options.log is None else options.log))
+        workspace_id, lines = identified(source)
+        if options.log is None:
+            workspace_id = derived_id("sample", sample.read_text())
         # Lines are read outside of the loop, where Ctrl-C ends a read that waits.
         runner = stack.enter_context(Runner())
-        application = runner.run(start())
-        tally = application.feed.tally
+        closing = AsyncExitStack()
+        stack.callback(lambda: runner.run(closing.aclose()))
+        application = runner.run(closing.enter_async_context(start(workspace_id, database)))
+        story = Story(application, report)
+        report.begin(f"the sample {SAMPLE}" if options.log is None else options.log, RULES)
+        runner.run(story.resume())
         broken: LogUnreadableError | KeyboardInterrupt | None = None
-        report.begin(f"the sample {SAMPLE}" if options.log is None else place, RULES)
         with report.progress(source) as moved:
             try:
-                for batch in batches(source.lines(), Syslog(written=source.written, year=options.year)):
-                    show(runner.run(application.read(batch)))
+                for batch in batches(lines, Syslog(written=source.written, year=options.year)):
+                    story.tell(runner.run(application.read(batch)))
                     moved()
             except (LogUnreadableError, KeyboardInterrupt) as error:
                 broken = error
-            show(runner.run(application.finish()))
-            for entry in timeline.finish():
-                report.tell(entry)
-        report.end(tally, summary, RULES)
+            story.tell(runner.run(application.finish()))
+            story.finish()
+        if broken is None:
+            runner.run(story.retell())
+        runner.run(story.end(RULES))
         seconds = perf_counter() - begun
-        report.note(f"{seconds:.1f} s, {tally.lines / seconds:,.0f} lines/s, {tally.events / seconds:,.0f} events/s")
+        lines_read = application.feed.tally.lines
+        report.note(f"{seconds:.1f} s, {lines_read / seconds:,.0f} lines/s, {story.new / seconds:,.0f} events/s")
+        if database is not None:
+            report.note(f"Kept in {visible(str(database))}: the next time, it continues.")
         if options.log is None:
             report.note("That was a sample. For a log of yours: make demo LOG=/var/log/auth.log")
         if broken:

@@ -125,6 +125,21 @@ class Report:
             head = Text.assemble(" " * 9, (sign, style), " ", (_local(rule.name).ljust(_WHO), style), " ")
             self._out.row(head, Text(rule.description or "", "dim"))
 
+    def resume(self, after: datetime, failures: int, acceptances: int) -> None:
+        """Says what the workspace's log held already, and when it ended."""
+        if not self._quiet:
+            held = f"{count(failures, 'failure')} and {count(acceptances, 'acceptance')}"
+            verb = "was" if failures + acceptances == 1 else "were"
+            self._out.row(
+                Text("continues after ", "dim"),
+                Text.assemble((_moment(after), "bold"), (f": {held} {verb} here already", "dim")),
+            )
+
+    def retell(self) -> None:
+        """Says that nothing came, and that what is told now is what there was."""
+        if not self._quiet:
+            self._out.row(Text(), Text("nothing new since the last time; this is what the log holds", "dim"))
+
     def tell(self, entry: Entry) -> None:
         """Prints an entry of the timeline."""
         if self._quiet:
@@ -140,9 +155,16 @@ class Report:
                 self._at(entry.run.fired_at, sign, _local(entry.rule.name), style, _decision(entry))
                 self._out.row(*_outcome(entry.rule, entry.run))
 
-    def end(self, tally: Tally, summary: Summary, rules: Sequence[Rule]) -> None:
-        """Prints the summary."""
-        for row in _summary(tally, summary, rules):
+    def end(self, tally: Tally, summary: Summary, rules: Sequence[Rule], *, new: int | None = None) -> None:
+        """Prints the summary.
+
+        Args:
+            tally: What became of the lines.
+            summary: What the workspace's log holds.
+            rules: The rules to list.
+            new: How many of the logins the workspace's log did not hold before, if it held anything.
+        """
+        for row in _summary(tally, summary, rules, new):
             self._out.row(Text(), row)
 
     def note(self, text: str) -> None:
@@ -204,10 +226,10 @@ def _outcome(rule: Rule, run: Run) -> tuple[Text, Text]:
             return head, Text(f"✗ {run.status} at attempt {run.attempt}{error}", "red")
 
 
-def _summary(tally: Tally, summary: Summary, rules: Sequence[Rule]) -> Iterator[Text]:
+def _summary(tally: Tally, summary: Summary, rules: Sequence[Rule], new: int | None) -> Iterator[Text]:
     yield Text()
     yield Text("summary", "bold")
-    yield from _table(_facts(tally))
+    yield from _table(_facts(tally, summary, new))
     yield Text()
     yield from _table(
         [
@@ -233,13 +255,13 @@ def _summary(tally: Tally, summary: Summary, rules: Sequence[Rule]) -> Iterator[
         )
 
 
-def _facts(tally: Tally) -> list[tuple[str, str]]:
+def _facts(tally: Tally, summary: Summary, new: int | None) -> list[tuple[str, str]]:
     period = "no time"
     if tally.first and tally.latest:
         period = f"{_moment(tally.first)} to {_moment(tally.latest)} ({span(tally.latest - tally.first)})"
-    published = f"{count(tally.failed, 'failure')}, {count(tally.accepted, 'acceptance')}"
-    if tally.known:
-        published += f"; {count(tally.known, 'event')} known already"
+    published = f"{count(summary.failures.total(), 'failure')}, {count(summary.acceptances.total(), 'acceptance')}"
+    if new is not None:
+        published += f"; {new or 'none'} of them this time"
     facts = [
         ("period", period),
         ("published", published),

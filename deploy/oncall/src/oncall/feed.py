@@ -2,19 +2,22 @@
 
 A log is replayed faster than it happened, and the rules must not see it happen in a second: before a line's event is
 published, the storage's clock is set to the line's time. So an envelope's `ts` is the time of its line, and the rules
-decide as they would have then.
+decide as they would have then. Only a log that goes back behind what the workspace holds already is taken to happen at
+the end of that, as time in a workspace's log never goes back.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
-from oncall.events import LogAdvanced, LoginFailed, OncallEvent
+from oncall.events import LogAdvanced, OncallEvent
 from oncall.sources import Line, LogUnreadableError
 from oncall.sshd import attempts
 from oncall.syslog import Record, Syslog
-from reflexr.core import derived_id
+from reflexr.core import Envelope, derived_id
 from reflexr.workspace import ManualClock, NewEvent, Workspace
 
 MAX_LINES: Final = 1_000
@@ -24,10 +27,14 @@ MAX_SPAN: Final = timedelta(minutes=5)
 """How much of the log's time a batch covers at most, so that what the rules start has come to pass before long."""
 
 MAX_EVENTS: Final = 500
-"""How many events are published in one transaction at most."""
+"""How many events wait to be published at most, and so are published in one transaction."""
 
 QUIET: Final = timedelta(minutes=1)
 """How long the log may go on without a login before the rules are told what time it is."""
+
+
+type Find = Callable[[Collection[str]], Awaitable[Mapping[str, Envelope]]]
+"""Returns those of some events that a log holds, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +54,6 @@ class Tally:
         logins: How many of them were about logins.
         unreadable: How many are no line of syslog's, or of no time that there is.
         late: How many were of an earlier time than one before. Their events got that one's time: time never goes back.
-        failed: How many failures were published.
-        accepted: How many acceptances were.
-        known: How many of either were in the workspace already.
         first: The first line's time.
         latest: The latest line's time.
     """
@@ -58,16 +62,8 @@ class Tally:
     logins: int = 0
     unreadable: int = 0
     late: int = 0
-    failed: int = 0
-    accepted: int = 0
-    known: int = 0
     first: datetime | None = None
     latest: datetime | None = None
-
-    @property
-    def events(self) -> int:
-        """How many logins were published."""
-        return self.failed + self.accepted
 
     @property
     def other(self) -> int:
@@ -100,19 +96,28 @@ class Feed:
 
     An event's id is derived from its line and the line's number, so feeding a log again, or after it grew, appends only
     what is new.
+
+    Attributes:
+        tally: What became of the lines.
+        seq: How far in the workspace's log the events come that it was fed.
     """
 
-    def __init__(self, workspace: Workspace, clock: ManualClock) -> None:
+    def __init__(self, workspace: Workspace, clock: ManualClock, *, find: Find | None = None, known: int = 0) -> None:
         """Begins a log.
 
         Args:
             workspace: Where to publish.
             clock: The clock of the workspace's storage, which the feed sets.
+            find: Looks up events of the workspace's log, so that what it holds need not be published to see that.
+            known: How far in the workspace's log it is worth while to look.
         """
         self.tally = Tally()
+        self.seq = 0
         self._workspace = workspace
         self._clock = clock
-        self._pending: list[NewEvent] = []
+        self._find = find
+        self._known = known
+        self._pending: list[tuple[datetime, NewEvent]] = []
         self._told: datetime | None = None
         self._latest: Line | None = None
 
@@ -125,18 +130,19 @@ class Feed:
             else:
                 await self._read(entry.line, entry.record)
         await self._flush()
+        if self.tally.latest is not None:
+            self._set_clock(self.tally.latest)
 
     async def finish(self) -> None:
         """Ends the log: the rules learn the time of its last line, and of no later one."""
-        if self._latest is not None and self._told != self.tally.latest:
-            await self._advance(self._latest)
+        latest = self.tally.latest
+        if self._latest is not None and latest is not None and self._told != latest:
+            await self._advance(self._latest, latest)
         await self._flush()
 
     async def _read(self, line: Line, record: Record) -> None:
         tally = self.tally
         if tally.latest is None or record.time > tally.latest:
-            await self._flush()
-            self._clock.set(record.time)
             tally.latest, self._latest = record.time, line
             tally.first = tally.first or record.time
         elif record.time < tally.latest:
@@ -146,33 +152,37 @@ class Feed:
         if (found := attempts(record)) is not None:
             tally.logins += 1
             for number in range(found.times):
-                await self._add(found.event, derived_id("login", line.number, line.text, number))
+                await self._add(now, found.event, derived_id("login", line.number, line.text, number))
             self._told = now
         elif now - self._told >= QUIET:
-            await self._advance(line)
+            await self._advance(line, now)
 
-    async def _advance(self, line: Line) -> None:
-        await self._add(LogAdvanced(line=line.number), derived_id("line", line.number, line.text))
-        self._told = self.tally.latest
+    async def _advance(self, line: Line, now: datetime) -> None:
+        await self._add(now, LogAdvanced(line=line.number), derived_id("line", line.number, line.text))
+        self._told = now
 
-    async def _add(self, event: OncallEvent, id: str) -> None:
-        self._pending.append(NewEvent(event, id))
+    async def _add(self, time: datetime, event: OncallEvent, id: str) -> None:
+        self._pending.append((time, NewEvent(event, id)))
         if len(self._pending) == MAX_EVENTS:
             await self._flush()
 
     async def _flush(self) -> None:
-        """Publishes what is pending. All of it is of the time that the clock shows."""
-        if not self._pending:
-            return
-        publications = await self._workspace.publish_many(self._pending)
+        """Publishes what is pending: in one transaction what is of one time."""
+        if not await self._is_known():
+            for time, group in groupby(self._pending, key=itemgetter(0)):
+                self._set_clock(time)
+                publications = await self._workspace.publish_many([event for _, event in group])
+                self.seq = max(self.seq, *(publication.seq for publication in publications))
         self._pending = []
-        for publication in publications:
-            event_type = publication.envelope.event_type
-            if event_type == LogAdvanced.event_type:
-                continue
-            if publication.duplicate:
-                self.tally.known += 1
-            elif event_type == LoginFailed.event_type:
-                self.tally.failed += 1
-            else:
-                self.tally.accepted += 1
+
+    async def _is_known(self) -> bool:
+        """Whether all that is pending is in the workspace's log already."""
+        if self._find is None or self.seq >= self._known:
+            return False
+        ids = {event.id for _, event in self._pending if event.id is not None}
+        found = await self._find(ids)
+        self.seq = max([self.seq, *(envelope.seq for envelope in found.values())])
+        return len(found) == len(ids)
+
+    def _set_clock(self, time: datetime) -> None:
+        self._clock.set(max(time, self._clock()))

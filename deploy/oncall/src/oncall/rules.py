@@ -8,7 +8,11 @@ from typing import Final
 
 from oncall.actions import block, close, page
 from oncall.events import LoginAccepted, LoginFailed
-from reflexr.core import F, Rule, by, on, run, sequence
+from reflexr.core import F, RetryPolicy, Rule, by, on, run, sequence
+
+# A log's clock stands still between its lines, so no time would pass before another attempt but for the next line. And
+# whenever the process is killed while an action is at work, that was an attempt.
+_RETRY: Final = RetryPolicy(max_attempts=20, backoff=timedelta())
 
 BRUTE_FORCE: Final = Rule(
     name="oncall:brute-force",
@@ -16,6 +20,7 @@ BRUTE_FORCE: Final = Rule(
     when=on(LoginFailed).count(at_least=5, within=timedelta(minutes=1)).at_most(1, per=timedelta(minutes=15)),
     scope=by(F.address),
     then=run(block, minutes=15),
+    retry=_RETRY,
 )
 
 GUESSED: Final = Rule(
@@ -24,6 +29,7 @@ GUESSED: Final = Rule(
     when=sequence(on(LoginFailed), on(LoginAccepted), within=timedelta(hours=1)),
     scope=by(F.address),
     then=run(page),
+    retry=_RETRY,
 )
 
 GAVE_UP: Final = Rule(
@@ -32,6 +38,7 @@ GAVE_UP: Final = Rule(
     when=on(LoginFailed).absent(within=timedelta(minutes=10)),
     scope=by(F.address),
     then=run(close),
+    retry=_RETRY,
 )
 
 RULES: Final = (BRUTE_FORCE, GUESSED, GAVE_UP)

@@ -1,8 +1,9 @@
-"""Where a log comes from: a file, a compressed file or the standard input, as numbered lines.
+"""Where a log comes from: a file, a compressed file or the standard input, as numbered lines; and which log it is.
 
 What the lines say is `oncall.syslog`'s and `oncall.sshd`'s.
 """
 
+import os
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from gzip import GzipFile
 from io import BufferedReader
-from os import fstat
+from itertools import chain, islice
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final
+
+from reflexr.core import derived_id
 
 MAX_LINE: Final = 65_536
 """The longest line that is read whole, in bytes; of a longer one the rest is passed over."""
@@ -44,12 +47,16 @@ class Source:
 
     Attributes:
         name: What to call it in a message.
+        path: Where it is, without symbolic links, if it is a file in a folder.
         written: When it was last written to; for what is no file, now.
         size: Its size in bytes, if it has one.
     """
 
-    def __init__(self, name: str, stream: BufferedReader, *, written: datetime, size: int | None) -> None:
+    def __init__(
+        self, name: str, stream: BufferedReader, *, path: Path | None, written: datetime, size: int | None
+    ) -> None:
         self.name = name
+        self.path = path
         self.written = written
         self.size = size
         self._stream = stream
@@ -100,12 +107,30 @@ def opened(place: str) -> Generator[Source]:
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(_stream(place))
-            status = fstat(stream.fileno())
+            status = os.fstat(stream.fileno())
         except (OSError, ValueError) as error:
             raise LogUnreadableError(f"{name} cannot be read: {_reason(error)}") from error
         is_file = S_ISREG(status.st_mode)
         written = datetime.fromtimestamp(status.st_mtime, UTC) if is_file else datetime.now(UTC)
-        yield Source(name, stream, written=written, size=status.st_size if is_file else None)
+        path = Path(place).resolve() if is_file and place != STANDARD_INPUT else None
+        yield Source(name, stream, path=path, written=written, size=status.st_size if is_file else None)
+
+
+def identified(source: Source) -> tuple[str, Iterator[Line]]:
+    """Returns the id of the workspace that keeps a log, and the log's lines.
+
+    A file is the same log as long as it is at its place, however much it grows. A stream has no place: it is the same
+    log if it begins with the same line, for which this waits.
+
+    Raises:
+        LogUnreadableError: A stream breaks off before that.
+    """
+    lines = source.lines()
+    if source.path is not None:
+        # A file's name may be no text at all.
+        return derived_id("file", os.fsencode(source.path).hex()), lines
+    first = list(islice(lines, 1))
+    return derived_id("stream", *(line.text for line in first)), chain(first, lines)
 
 
 def _stream(place: str) -> BufferedReader:

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oncall.events import LoginFailed
-from oncall.timeline import Decision
-from reflexr.core import Envelope, RunStatus
+from reflexr.core import Envelope, Run, RunStatus
 
 
 def _counters() -> defaultdict[str, Counter[RunStatus]]:
@@ -31,7 +30,12 @@ class Summary:
     runs: defaultdict[str, Counter[RunStatus]] = field(default_factory=_counters)
     by_address: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
 
-    def count(self, logins: Iterable[Envelope], decisions: Iterable[Decision]) -> None:
+    @property
+    def logins(self) -> int:
+        """How many failures and acceptances were counted."""
+        return self.failures.total() + self.acceptances.total()
+
+    def count(self, logins: Iterable[Envelope]) -> None:
         """Counts these too."""
         for login in logins:
             address = str(login.payload["address"])
@@ -39,11 +43,13 @@ class Summary:
                 self.failures[address] += 1
             else:
                 self.acceptances[address] += 1
-        for decision in decisions:
-            rule = decision.run.rule
-            self.fired[rule] += 1
-            self.runs[rule][decision.run.status] += 1
-            self.by_address[rule, decision.address] += 1
+
+    def count_runs(self, runs: Iterable[Run]) -> None:
+        """Counts these too, each for a firing."""
+        for run in runs:
+            self.fired[run.rule] += 1
+            self.runs[run.rule][run.status] += 1
+            self.by_address[run.rule, str(run.scope["address"])] += 1
 
     def busiest(self, most: int) -> list[str]:
         """Returns the addresses with the most failures, then by their text, so that equal ones have an order."""
