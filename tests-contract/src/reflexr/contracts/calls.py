@@ -267,9 +267,6 @@ def turns(model: ModelWorkspace, *, blocking: bool) -> dict[RunScope, str]:
 def without_collisions(runs: Sequence[Run], running: Sequence[Run]) -> list[Run]:
     """Returns runs of which none runs in a scope where another one does."""
     taken = {(one.rule, one.scope_key): one.id for one in running}
-    kept: list[Run] = []
-    for one in runs:
-        if one.status == "running" and taken.setdefault((one.rule, one.scope_key), one.id) != one.id:
-            continue
-        kept.append(one)
-    return kept
+    return [
+        one for one in runs if one.status != "running" or taken.setdefault((one.rule, one.scope_key), one.id) == one.id
+    ]

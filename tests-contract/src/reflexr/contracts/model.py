@@ -209,10 +209,13 @@ def _admits(policy: RunPolicy, data: ModelWorkspace, run: Run) -> bool:
     if run.rule in policy.ordered:
         return data.turn(scope, blocking=run.rule in policy.blocking) == run.id
     stored = data.stored.get(run.rule)
-    if stored is None or not _is_watched(stored, policy.stored):
-        return False
-    blocking = stored.rule.on_dead_letter == "block"
-    return stored.rule.ordering == "none" or data.turn(scope, blocking=blocking) == run.id
+    return (
+        stored is not None
+        and _is_watched(stored, policy.stored)
+        and (
+            stored.rule.ordering == "none" or data.turn(scope, blocking=stored.rule.on_dead_letter == "block") == run.id
+        )
+    )
 
 
 def _is_behind(data: ModelWorkspace, watch: Watch) -> bool:
