@@ -130,7 +130,9 @@ class Where(FilterPart):
         except NotJsonError as error:
             raise PydanticCustomError("json", "{problem}", {"problem": str(error)}) from error
         if problem := self._problem():
-            raise PydanticCustomError("operand", "{problem}", {"problem": f"op {self.op!r} {problem}"})
+            raise PydanticCustomError(
+                "operand", "{problem}", {"problem": f"field {self.field!r}: op {self.op!r} {problem}"}
+            )
         return self
 
     def _problem(self) -> str | None:
