@@ -183,7 +183,7 @@ def test_a_payload_is_the_json_of_the_event_with_its_type() -> None:
     [
         HTTPError(href="https://a"),
         Measured(reading=Reading(level=1.5), earlier=[Reading(level=0)]),
-        Strict(at=datetime(2026, 1, 1, tzinfo=UTC), colour=Colour.RED, tags=frozenset("ab"), raw=b"\x01"),
+        Strict(at=datetime(2026, 1, 1, tzinfo=UTC), colour=Colour.RED, tags=frozenset("a"), raw=b"\x01"),
         Strict(
             at=datetime(9999, 12, 31, tzinfo=UTC),
             colour=Colour.RED,
