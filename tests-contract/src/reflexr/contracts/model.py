@@ -220,13 +220,12 @@ def _admits(policy: RunPolicy, data: ModelWorkspace, run: Run) -> bool:
 
 def _is_behind(data: ModelWorkspace, watch: Watch) -> bool:
     names = {name for name, stored in data.stored.items() if _is_watched(stored, watch.stored)}
-    for rule in {*watch.definitions, *names}:
-        progress = data.progress.get(rule)
-        if progress is None or progress.cursor < len(data.log):
-            return True
-        if progress.definition != watch.definitions.get(rule, progress.definition):
-            return True
-    return False
+    return any(
+        (progress := data.progress.get(rule)) is None
+        or progress.cursor < len(data.log)
+        or progress.definition != watch.definitions.get(rule, progress.definition)
+        for rule in {*watch.definitions, *names}
+    )
 
 
 def _is_watched(stored: StoredRule, namespaces: Collection[str]) -> bool:
