@@ -211,7 +211,9 @@ def _admits(policy: RunPolicy, data: ModelWorkspace, run: Run) -> bool:
     stored = data.stored.get(run.rule)
     return (
         stored is not None
-        and _is_watched(stored, policy.stored)
+        and stored.active
+        and stored.rule.enabled
+        and stored.name.partition(":")[0] in policy.stored
         and (
             stored.rule.ordering == "none" or data.turn(scope, blocking=stored.rule.on_dead_letter == "block") == run.id
         )
@@ -219,14 +221,14 @@ def _admits(policy: RunPolicy, data: ModelWorkspace, run: Run) -> bool:
 
 
 def _is_behind(data: ModelWorkspace, watch: Watch) -> bool:
-    names = {name for name, stored in data.stored.items() if _is_watched(stored, watch.stored)}
+    names = {
+        name
+        for name, stored in data.stored.items()
+        if stored.active and stored.rule.enabled and stored.name.partition(":")[0] in watch.stored
+    }
     return any(
         (progress := data.progress.get(rule)) is None
         or progress.cursor < len(data.log)
         or progress.definition != watch.definitions.get(rule, progress.definition)
         for rule in {*watch.definitions, *names}
     )
-
-
-def _is_watched(stored: StoredRule, namespaces: Collection[str]) -> bool:
-    return stored.active and stored.rule.enabled and stored.name.partition(":")[0] in namespaces
