@@ -116,6 +116,7 @@ rules: Final[st.SearchStrategy[Document]] = record(
         ),
         "ordering": st.sampled_from(["scope", "none"]),
         "on_dead_letter": st.sampled_from(["continue", "block"]),
+        "on_pause": st.sampled_from(["continue", "block"]),
         "start": st.sampled_from(["now", "beginning"]),
         "timeout": st.none() | windows,
         "enabled": st.booleans(),
@@ -150,6 +151,7 @@ commands: Final[st.SearchStrategy[Document]] = st.one_of(
     record({"type": st.just("give_feedback"), "feedback_type": ids, "target": targets, "value": objects}),
     record({"type": st.just("retry_run"), "run_id": ids}),
     record({"type": st.sampled_from(["skip_run", "cancel_run"]), "run_id": ids}, {"reason": reasons}),
+    record({"type": st.just("resume_run"), "run_id": ids}, {"answer": json_values, "attempt": versions}),
     record(
         {
             "type": st.just("replay_rule"),
@@ -177,6 +179,7 @@ client_frames: Final[st.SearchStrategy[Document]] = st.one_of(
             "resume_after_seq": places,
             "from_head": st.booleans(),
             "types": st.none() | st.lists(event_types, min_size=1, max_size=3),
+            "deltas": st.booleans(),
         },
     ),
     record({"type": st.just("command"), "command_id": ids, "command": commands}),

@@ -171,3 +171,34 @@ def test_a_draft_is_an_envelope_but_for_its_place() -> None:
     )
     assert Envelope.model_validate_json(placed.to_json()) == placed
     assert (placed.model_fields_set, placed.model_extra) == (set(Envelope.model_fields), None)
+
+
+@given(st.dictionaries(texts, json_values, max_size=3))
+def test_a_drafts_text_behind_its_place_and_time_reads_as_its_envelope(event: dict[str, JsonValue]) -> None:
+    draft = Draft("evt_2", {**event, "type": "newer:event"}, SystemActor(name='é"'), "evt_1", CAUSATION, "00-trace")
+    time = datetime(2026, 1, 1, 0, 0, 0, 7, tzinfo=UTC)
+
+    (text,) = Draft.texts([draft], "w")
+
+    read = Envelope.model_validate_json('{"seq":2,"ts":"2026-01-01T00:00:00.000007Z",' + text)
+    assert read == Envelope.placed(draft, seq=2, ts=time, workspace_id="w")
+    assert "\n" not in text
+
+
+def test_the_texts_of_drafts_of_several_origins_are_each_of_its_own() -> None:
+    other = SystemActor(name="y")
+    drafts = [
+        Draft("1", PAID, SystemActor(name="x"), "1"),
+        Draft("2\n", PAID, other, "1", CAUSATION),
+        Draft("3", PAID, other, "1", CAUSATION, "00-a"),
+        Draft("4", PAID, other, "1", CAUSATION, "00-b"),
+        Draft("5", PAID, other, "5", None, "00-b"),
+        Draft("6", PAID, other, "5", None, "00-b"),
+    ]
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+
+    texts = Draft.texts(drafts, 'w"')
+
+    assert [Envelope.model_validate_json(f'{{"seq":1,"ts":"2026-01-01T00:00:00Z",{text}') for text in texts] == [
+        Envelope.placed(draft, seq=1, ts=time, workspace_id='w"') for draft in drafts
+    ]

@@ -101,6 +101,20 @@ def test_what_an_evaluation_needs_are_the_scopes_of_what_passed() -> None:
     assert (wanted.scope_keys, wanted.due_through) == (frozenset({"[1]"}), None)
 
 
+@pytest.mark.parametrize(
+    ("when", "scopes"),
+    [
+        (on("ops:a"), []),
+        (on("ops:a").distinct("x", within=SECOND), ["[1]"]),
+        (on("ops:a").at_most(1, per=SECOND), ["[1]"]),
+    ],
+)
+def test_a_rule_that_remembers_nothing_needs_no_scope(when: Any, scopes: list[str]) -> None:
+    scoped = rule(when, scope=by("x"))
+
+    assert needs(scoped, begin(scoped, 0), log("ops:a", x=1)).scope_keys == frozenset(scopes)
+
+
 def test_a_rule_that_waits_for_quiet_needs_the_scopes_that_are_due() -> None:
     quiet = rule(on("ops:a").absent(within=SECOND))
 

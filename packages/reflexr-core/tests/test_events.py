@@ -1,12 +1,13 @@
 import enum
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from types import new_class
 from typing import Annotated, Any, ClassVar, Literal, override
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import (
     AliasChoices,
     BaseModel,
@@ -206,6 +207,71 @@ def test_an_event_comes_back_from_its_payload_as_it_was(event: Event) -> None:
     assert payload["type"] == type(event).event_type
     assert parsed.payload() == payload
     assert parsed.model_dump() == event.model_dump()
+
+
+class Own(DefinedEvent):
+    @override
+    def payload(self) -> dict[str, JsonValue]:
+        return {**super().payload(), "own": True}
+
+
+def test_the_payloads_of_events_are_each_ones_own_in_their_order() -> None:
+    events = [
+        Anything(value=[None, "NaN", {"a": nested(90)}]),
+        OrderPlaced(order="o1", labels={"a": "b"}, address=Address(city="Oslo")),
+        Anything(value="second"),
+        Own(),
+        Boxed[int](value=3),
+        Boxed[str](value="3"),
+        UnknownEvent.model_validate({"type": "newer:event", "more": [1]}),
+        Derived(),
+        Base(),
+    ]
+
+    assert repr(REGISTRY.payloads(events)) == repr([event.payload() for event in events])
+    assert REGISTRY.payloads([]) == []
+
+
+@given(st.lists(json_values))
+def test_the_payloads_of_one_class_are_what_each_ones_is(values: list[JsonValue]) -> None:
+    assert repr(REGISTRY.payloads([Anything(value=value) for value in values])) == repr(
+        [Anything(value=value).payload() for value in values]
+    )
+
+
+@pytest.mark.parametrize(("value", "problem"), NOT_JSON)
+def test_what_keeps_one_of_many_events_from_being_json_is_named(value: Any, problem: str) -> None:
+    with pytest.raises(NotJsonError, match=r"defined:anything"):
+        REGISTRY.payloads([Anything(), Anything(value=value), Anything()])
+
+
+def test_a_class_says_how_what_it_does_not_declare_is_written() -> None:
+    class Encoded(DefinedEvent, ser_json_bytes="base64", ser_json_timedelta="float"):
+        value: Any
+
+    events = [Encoded(value=b"\xff"), Encoded(value=timedelta(seconds=1.5))]
+
+    assert [payload["value"] for payload in REGISTRY.payloads(events)] == ["_w==", 1.5]
+
+
+def test_a_class_that_is_built_again_is_written_as_it_is_then() -> None:
+    class Growing(DefinedEvent):
+        value: int = 1
+
+    assert Growing().payload() == {"type": "defined:growing", "value": 1}
+
+    Growing.model_fields["value"].exclude = True
+    Growing.model_rebuild(force=True)
+
+    assert Growing().payload() == {"type": "defined:growing"}
+
+
+def test_a_class_that_is_built_at_first_use_is_written_too() -> None:
+    class Deferred(DefinedEvent, defer_build=True):
+        value: int = 1
+
+    assert Deferred().payload() == {"type": "defined:deferred", "value": 1}
+    assert REGISTRY.payloads([Deferred(), Deferred(value=2)])[1] == {"type": "defined:deferred", "value": 2}
 
 
 @given(json_values)
@@ -566,6 +632,11 @@ def test_a_hint_names_every_type_of_the_local_name() -> None:
     assert hint("x:tick", ["b:tick", "a:tick", "a:tock"]) == "; did you mean 'a:tick' or 'b:tick'?"
     assert hint("tick", []) == ""
     assert REGISTRY.hint("anything") == "; did you mean 'defined:anything'?"
+
+
+def test_a_registry_hints_at_the_type_that_is_spelt_most_alike() -> None:
+    assert REGISTRY.hint("defined:anythin") == "; did you mean 'defined:anything'?"
+    assert REGISTRY.hint("other:word") == ""
 
 
 def test_a_problem_is_told_with_its_place() -> None:

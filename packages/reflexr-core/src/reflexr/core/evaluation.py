@@ -149,16 +149,17 @@ def begin(rule: Rule, head_seq: int) -> RuleProgress:
 def needs(
     rule: Rule, progress: RuleProgress, batch: Batch | Iterable[Envelope], *, predicates: Predicates = NO_PREDICATES
 ) -> Needs:
-    """Returns the scopes whose states `evaluate` needs for the same batch.
+    """Returns the scopes whose states `evaluate` needs for the same batch: none for a rule that remembers nothing.
 
     Raises:
         ValueError: The batch does not begin right after the rule's cursor.
     """
     batch = _following(progress, batch)
     admitted = _admit(rule, batch, predicates)
+    stages = rule.compiled.stages
     return Needs(
-        scope_keys=frozenset([key for _, key, failure in admitted if failure is None]),
-        due_through=None if rule.compiled.stages.quiet is None else batch.last_ts,
+        scope_keys=frozenset([key for _, key, failure in admitted if failure is None] if stages.stateful else ()),
+        due_through=None if stages.quiet is None else batch.last_ts,
         admitted=admitted,
     )
 

@@ -7,8 +7,10 @@ type in every log. Envelopes, which place events in a log, live in `reflexr.core
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from difflib import get_close_matches
+from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast, override
 
 from pydantic import (
@@ -17,12 +19,13 @@ from pydantic import (
     Field,
     JsonValue,
     StringConstraints,
+    TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 from pydantic.fields import ComputedFieldInfo, FieldInfo
-from pydantic_core import PydanticCustomError, PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticCustomError, PydanticSerializationError, SchemaSerializer, from_json, to_json
 
 from reflexr.core.canonical import check_json, check_written
 from reflexr.core.errors import EventDefinitionError, InvalidEventError, NotJsonError
@@ -77,6 +80,8 @@ class Event(BaseModel):
     event_type: ClassVar[str] = ""
     event_namespace: ClassVar[str] = ""
 
+    __reflexr_lists__: "ClassVar[tuple[SchemaSerializer, SchemaSerializer] | None]" = None
+
     type: str = ""
 
     def __init_subclass__(
@@ -123,19 +128,8 @@ class Event(BaseModel):
             NotJsonError: A field holds NaN, an infinity, a lone surrogate, an integer of more than 4,300 digits, or
                 something with no JSON form, or the event nests deeper than `MAX_DEPTH`.
         """
-        try:
-            text = self.model_dump_json(by_alias=True, warnings="error")
-            payload: object = from_json(text)
-        except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
-            raise NotJsonError(f"{self.event_type!r} cannot be written as JSON: {error}") from error
-        written = cast("dict[str, JsonValue]", payload) if isinstance(payload, dict) else {}
-        if not self.event_type or written.get("type") != self.event_type:
-            raise NotJsonError(
-                f"{type(self).__qualname__} serializes to no object with the type {self.event_type!r}: "
-                "publish an event of a class that has a type, and serialize it with its type"
-            )
-        check_written(self, text, written, self.event_type)
-        return written
+        (payload,) = _written(type(self), [self])
+        return payload
 
 
 class EventRegistry(Mapping[str, type[Event]]):
@@ -186,8 +180,27 @@ class EventRegistry(Mapping[str, type[Event]]):
         return f"EventRegistry({', '.join(sorted(self._namespaces))})"
 
     def hint(self, name: str) -> str:
-        """Returns what a name that is no registered type might have meant, or the empty text."""
-        return hint(name, self)
+        """Returns what a name that is no registered type might have meant, or the empty text.
+
+        That is those with its local name, or else the one that is spelt most like it.
+        """
+        return hint(name, self) or "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, self, n=1))
+
+    @staticmethod
+    def payloads(events: Sequence[Event]) -> list[dict[str, JsonValue]]:
+        """Returns the payload of each of these events, in a fraction of the time that each takes alone.
+
+        Raises:
+            NotJsonError: As by `Event.payload`, of one of them.
+        """
+        types = list(map(type, events))
+        if len(set(types)) == 1:
+            return _payloads(types[0], events)
+        classes: dict[type[Event], list[Event]] = {}
+        for event in events:
+            classes.setdefault(type(event), []).append(event)
+        written = {event_class: iter(_payloads(event_class, its)) for event_class, its in classes.items()}
+        return [next(written[event_class]) for event_class in types]
 
     def parse(self, payload: Mapping[str, Any]) -> Event:
         """Returns the typed event of a stored payload: an `UnknownEvent` if no class of the registry has its type.
@@ -234,6 +247,41 @@ def problems(error: ValidationError) -> list[str]:
 def local_name(class_name: str) -> str:
     """Returns the snake case of a class's name: `ServiceError` is `service_error`, `HTTPError` is `http_error`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+
+
+def _payloads(event_class: type[Event], events: Sequence[Event]) -> list[dict[str, JsonValue]]:
+    if event_class.payload is not Event.payload:
+        return [event.payload() for event in events]
+    return _written(event_class, events)
+
+
+def _written(event_class: type[Event], events: Sequence[Event]) -> list[dict[str, JsonValue]]:
+    """Returns the payloads of events of exactly this class, all by one call: a call costs as much as ten events."""
+    event_type = event_class.event_type
+    try:
+        serializer = _list_serializer(event_class)
+        text = serializer.to_json(events, by_alias=True, warnings="error").decode()
+        payloads = cast("list[JsonValue]", from_json(text))
+    except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
+        raise NotJsonError(f"{event_type!r} cannot be written as JSON: {error}") from error
+    if not event_type or not all(isinstance(one, dict) and one.get("type") == event_type for one in payloads):
+        raise NotJsonError(
+            f"{event_class.__qualname__} serializes to no object with the type {event_type!r}: "
+            "publish an event of a class that has a type, and serialize it with its type"
+        )
+    check_written(text, payloads, lambda: serializer.to_python(events, by_alias=True), event_type)
+    return cast("list[dict[str, JsonValue]]", payloads)
+
+
+def _list_serializer(event_class: type[Event]) -> SchemaSerializer:
+    """Returns the serializer of lists of a class, by the class's configuration."""
+    own, of_lists = event_class.__reflexr_lists__ or (None, None)
+    # A base has another serializer, and so has a class once it was built again.
+    if of_lists is None or own is not event_class.__pydantic_serializer__:
+        lists = cast("type[list[Event]]", GenericAlias(list, event_class))
+        of_lists = TypeAdapter(lists, config=event_class.model_config).serializer
+        event_class.__reflexr_lists__ = (event_class.__pydantic_serializer__, of_lists)
+    return of_lists
 
 
 def _read(event_class: type[Event], text: bytes) -> Event:

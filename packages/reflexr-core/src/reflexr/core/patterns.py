@@ -78,6 +78,7 @@ class Stages:
         quiet: How long an absence waits; `None` for any other pattern.
         throttle: Whether a firing of a scope passes at a time, and notes that it did; `None` if every one passes.
         freeze: What a memory is worth keeping at a time; `None` if nothing.
+        stateful: Whether there is anything to remember: not so where each envelope fires by itself.
     """
 
     dedupe_key: Callable[[dict[str, Any]], str] | None
@@ -86,6 +87,7 @@ class Stages:
     quiet: timedelta | None
     throttle: Callable[[Memory, datetime], bool] | None
     freeze: Callable[[Memory, datetime], ScopeState | None]
+    stateful: bool
 
 
 def compile_stages(condition: Condition, given: TypeSet) -> Stages:
@@ -98,6 +100,7 @@ def compile_stages(condition: Condition, given: TypeSet) -> Stages:
         quiet=pattern.within if isinstance(pattern, Absence) else None,
         throttle=None if condition.throttle is None else _throttle(condition.throttle),
         freeze=_freeze(condition),
+        stateful=not isinstance(pattern, Each) or dedupe is not None or condition.throttle is not None,
     )
 
 

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from reflexr.core.actors import Actor
 from reflexr.core.conditions import Each
-from reflexr.core.envelopes import Envelope
+from reflexr.core.envelopes import Draft, Envelope
 from reflexr.core.errors import NotJsonError, RuleError
 from reflexr.core.facts import RuleArchived, RuleInstalled
 from reflexr.core.filters import AllOf, AnyOf, Filter, Not, Predicate, Where
@@ -161,12 +161,12 @@ def check_provenance(provenance: Mapping[str, JsonValue]) -> list[str]:
     return [f"provenance: {size} bytes of JSON, and {MAX_PROVENANCE} are the most"] if size > MAX_PROVENANCE else []
 
 
-def stored_rule_of(envelope: Envelope) -> str | None:
-    """Returns the name of the stored rule of which the envelope is a version, if it is one.
+def stored_rule_of(event: Envelope | Draft) -> str | None:
+    """Returns the name of the stored rule of which an event is a version, if it is one.
 
     Every storage asks this, so that all of them agree on a rule's history.
     """
-    return envelope.payload["rule"] if envelope.event_type in _VERSIONS else None
+    return event.payload["rule"] if event.payload["type"] in _VERSIONS else None
 
 
 _VERSIONS: Final = frozenset({RuleInstalled.event_type, RuleArchived.event_type})

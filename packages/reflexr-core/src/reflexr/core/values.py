@@ -53,7 +53,7 @@ def model_value(model: BaseModel, place: str, depth: int = 0) -> JsonValue:
         value = cast("JsonValue", from_json(text))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise NotJsonError(f"{place} cannot be written as JSON: {error}") from error
-    check_written(model, text, value, place, depth)
+    check_written(text, [value], lambda: [model.model_dump(by_alias=True)], place, depth)
     return value
 
 
