@@ -113,6 +113,7 @@ def test_a_rule_written_in_python_is_the_json_that_travels() -> None:
         "retry": {"max_attempts": 5, "backoff": "PT1S", "multiplier": 2.0, "max_backoff": "PT5M"},
         "ordering": "scope",
         "on_dead_letter": "continue",
+        "on_pause": "continue",
         "start": "now",
         "timeout": None,
         "enabled": True,

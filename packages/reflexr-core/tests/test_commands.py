@@ -4,18 +4,23 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from reflexr.core.commands import (
+    MAX_BATCH,
     ArchiveRule,
     CancelRun,
     Command,
     GiveFeedback,
     InstallRule,
     Publish,
+    PublishMany,
     ReplayRule,
+    ResumeRun,
     RetryRun,
     SkipRun,
     UpdateRule,
 )
 from reflexr.core.envelopes import MAX_SEQ
+
+from .json_values import NOT_JSON, nested
 
 COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 RULE: Final = {
@@ -26,16 +31,25 @@ RULE: Final = {
 TARGET: Final = {"kind": "firing", "firing_id": "fir_1"}
 EXAMPLES: Final[list[tuple[type, dict[str, Any]]]] = [
     (Publish, {"type": "publish", "event": {"type": "ops:error", "n": 1}, "id": "e", "correlation_id": "c"}),
+    (
+        PublishMany,
+        {
+            "type": "publish_many",
+            "events": [{"event": {"type": "ops:error"}, "id": "e"}, {"event": {"type": "ops:error"}}],
+            "correlation_id": "c",
+        },
+    ),
     (GiveFeedback, {"type": "give_feedback", "feedback_type": "triage", "target": TARGET, "value": {"ok": True}}),
     (RetryRun, {"type": "retry_run", "run_id": "fir_1"}),
     (SkipRun, {"type": "skip_run", "run_id": "fir_1", "reason": "old"}),
     (CancelRun, {"type": "cancel_run", "run_id": "fir_1", "reason": "old"}),
+    (ResumeRun, {"type": "resume_run", "run_id": "fir_1", "answer": {"ok": [True, None]}, "attempt": 2}),
     (ReplayRule, {"type": "replay_rule", "rule": "ops:spike", "from_seq": 3, "mode": "refire"}),
     (InstallRule, {"type": "install_rule", "rule": RULE, "provenance": {"thread": "t"}}),
     (UpdateRule, {"type": "update_rule", "rule": RULE, "expected_version": 2, "provenance": {"thread": "t"}}),
     (ArchiveRule, {"type": "archive_rule", "rule": "chat:spike", "expected_version": 2, "reason": "old"}),
 ]
-OPTIONAL: Final = {"id", "correlation_id", "reason", "provenance", "expected_version"}
+OPTIONAL: Final = {"id", "correlation_id", "reason", "provenance", "expected_version", "answer", "attempt"}
 
 
 @pytest.mark.parametrize(("command_class", "wire"), EXAMPLES, ids=lambda value: str(value)[:40])
@@ -81,10 +95,42 @@ def test_an_event_with_a_number_that_json_does_not_have_is_refused(number: str) 
 
 
 def test_an_event_nests_no_deeper_than_a_log_can_hold() -> None:
-    deep = "[" * 100 + "]" * 100
+    deep = "[" * 99 + "]" * 99
 
+    assert COMMAND.validate_json(f'{{"type": "publish", "event": {{"type": "ops:error", "n": {deep[1:-1]}}}}}')
     with pytest.raises(ValidationError, match="nests deeper"):
         COMMAND.validate_json(f'{{"type": "publish", "event": {{"type": "ops:error", "n": {deep}}}}}')
+
+
+@pytest.mark.parametrize("value", [None, True, 0, 1.5, "", "yes", [], {}, {"type": 1}, nested(98)], ids=repr)
+def test_a_run_is_answered_with_any_json_value(value: object) -> None:
+    command = COMMAND.validate_python({"type": "resume_run", "run_id": "fir_1", "answer": value})
+
+    assert isinstance(command, ResumeRun)
+    assert (command.answer, command.attempt) == (value, None)
+    assert COMMAND.validate_json(COMMAND.dump_json(command)) == command
+
+
+def test_a_run_is_answered_with_nothing_where_there_is_nothing_to_say() -> None:
+    assert COMMAND.validate_python({"type": "resume_run", "run_id": "fir_1"}) == ResumeRun(run_id="fir_1", answer=None)
+
+
+@pytest.mark.parametrize(("value", "problem"), NOT_JSON)
+def test_an_answer_that_json_cannot_hold_is_refused_with_its_place(value: object, problem: str) -> None:
+    with pytest.raises(ValidationError, match=rf"answer\n.*({problem})"):
+        COMMAND.validate_python({"type": "resume_run", "run_id": "fir_1", "answer": {"x": value}})
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", '"\\ud800"', "[" * 99 + "]" * 99, "[" * 10_000, "1" * 4301])
+def test_the_text_of_an_answer_that_no_run_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        COMMAND.validate_json(f'{{"type": "resume_run", "run_id": "fir_1", "answer": {text}}}')
+
+
+@pytest.mark.parametrize("attempt", [0, -1, 1.5, "1", True, 2**63])
+def test_an_attempt_that_no_run_can_have_had_is_refused(attempt: object) -> None:
+    with pytest.raises(ValidationError, match="attempt"):
+        COMMAND.validate_python({"type": "resume_run", "run_id": "fir_1", "attempt": attempt})
 
 
 @pytest.mark.parametrize("event_id", ["", "a\x00", "a" * 256, 7])
@@ -121,3 +167,11 @@ def test_a_rule_that_is_none_is_refused_with_the_place_of_what_is_wrong() -> Non
 def test_a_command_of_no_type_is_refused_with_the_types_there_are() -> None:
     with pytest.raises(ValidationError, match=r"publish.*archive_rule"):
         COMMAND.validate_python({"type": "explode"})
+
+
+def test_a_batch_has_at_most_so_many_events() -> None:
+    event = {"event": {"type": "ops:error"}}
+
+    assert COMMAND.validate_python({"type": "publish_many", "events": [event] * MAX_BATCH})
+    with pytest.raises(ValidationError, match="at most 10000 items"):
+        COMMAND.validate_python({"type": "publish_many", "events": [event] * (MAX_BATCH + 1)})

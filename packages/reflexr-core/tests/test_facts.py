@@ -16,8 +16,10 @@ from reflexr.core import (
     RuleReset,
     RunCancelled,
     RunDeadLettered,
+    RunPaused,
     RunProgressed,
     RunRequeued,
+    RunResumed,
     RunRetrying,
     RunSkipped,
     RunStarted,
@@ -37,6 +39,8 @@ FACTS: list[ReflexrEvent] = [
     RuleArchived(rule="ops:r", version=2, cancelled=0),
     RunStarted(run_id="fir_1", rule="ops:r", scope={}, scope_key="[]", attempt=1),
     RunProgressed(run_id="fir_1", rule="ops:r", step="triage"),
+    RunPaused(run_id="fir_1", rule="ops:r", attempt=1, request={"delete": [1, None]}, until=NOW, step="ask"),
+    RunResumed(run_id="fir_1", rule="ops:r", attempt=1, answer={"ok": True}),
     RunRetrying(run_id="fir_1", rule="ops:r", attempt=1, error="no", next_attempt_at=NOW),
     RunSucceeded(run_id="fir_1", rule="ops:r", output={"a": 1}),
     RunDeadLettered(run_id="fir_1", rule="ops:r", attempts=5, error="no"),
@@ -55,7 +59,7 @@ def subject(fact: Fact) -> str:
             return fact.rule
         case RunStarted() | RunProgressed() | RunRetrying() | RunSucceeded() | RunDeadLettered():
             return fact.run_id
-        case RunCancelled() | RunSkipped() | RunRequeued():
+        case RunCancelled() | RunSkipped() | RunRequeued() | RunPaused() | RunResumed():
             return fact.run_id
         case FeedbackGiven():
             return fact.feedback_type
@@ -79,6 +83,18 @@ def test_a_fact_is_told_from_the_others_by_its_type(fact: ReflexrEvent) -> None:
     assert subject(read) in {"ops:r", "fir_1", "triage", "hourly"}
 
 
+def test_a_pause_says_neither_until_when_nor_a_step_if_there_is_none() -> None:
+    fact = {"type": "reflexr:run_paused", "run_id": "fir_1", "rule": "ops:r", "attempt": 1, "request": None}
+
+    assert FACT.validate_python(fact) == RunPaused(run_id="fir_1", rule="ops:r", attempt=1, request=None)
+
+
+@pytest.mark.parametrize("until", ["2026-01-01T00:00:00", "soon", 10**20])
+def test_a_pause_ends_at_no_time_that_is_none(until: object) -> None:
+    with pytest.raises(ValidationError, match="until"):
+        FACT.validate_python(RunPaused(run_id="r", rule="a:r", attempt=1, request=None).payload() | {"until": until})
+
+
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_fact_comes_back_from_a_log_as_it_was(fact: ReflexrEvent) -> None:
     assert EventRegistry().parse(fact.payload()) == fact
@@ -93,6 +109,9 @@ def test_a_fact_comes_back_from_a_log_as_it_was(fact: ReflexrEvent) -> None:
         ({"type": "reflexr:rule_errored", "rule": "a:r", "seq": 2**63, "error": ""}, "less than or equal"),
         ({"type": "reflexr:rule_reset", "rule": "a:r", "generation": 0}, "greater than or equal to 1"),
         ({"type": "reflexr:run_requeued", "run_id": "", "rule": "a:r"}, "An id is 1 to 255 characters"),
+        ({"type": "reflexr:run_paused", "run_id": "r", "rule": "a:r", "attempt": 1}, r"request\n  Field required"),
+        ({"type": "reflexr:run_resumed", "run_id": "r", "rule": "a:r", "answer": 1, "attempt": 0}, r"greater than or"),
+        ({"type": "reflexr:run_resumed", "run_id": "r", "rule": "a:r", "attempt": 1}, r"answer\n  Field required"),
         ({"type": "shop:order_placed"}, "does not match any of the expected tags"),
         ({}, "Unable to extract tag"),
     ],

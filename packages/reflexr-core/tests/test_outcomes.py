@@ -4,7 +4,7 @@ from typing import Final
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from reflexr.core.outcomes import Outcome, Published, Recorded, RuleReplayed, RuleVersion, RunChanged
+from reflexr.core.outcomes import Outcome, Published, PublishedMany, Recorded, RuleReplayed, RuleVersion, RunChanged
 from reflexr.core.runs import Run
 from reflexr.core.states import RuleProgress
 
@@ -23,6 +23,7 @@ RUN: Final = Run(
 )
 OUTCOMES: Final[list[Outcome]] = [
     Published(seq=1, id="evt_1", duplicate=False),
+    PublishedMany(published=(Published(seq=1, id="evt_1", duplicate=True), Published(seq=2, id="b", duplicate=False))),
     Recorded(seq=2, id="evt_2"),
     RunChanged(run=RUN),
     RuleReplayed(rule="ops:spike", progress=RuleProgress("ops:spike", 2, 0, "hash", silent_through=9)),
@@ -45,6 +46,7 @@ def test_an_outcome_of_a_newer_server_is_read_without_what_is_new(outcome: Outco
 def test_an_outcome_says_what_it_is_of() -> None:
     assert [OUTCOME.dump_python(outcome, mode="json")["type"] for outcome in OUTCOMES] == [
         "published",
+        "published_many",
         "recorded",
         "run",
         "rule",

@@ -78,6 +78,7 @@ def test_a_definition_is_the_same_whatever_form_its_json_has(document: dict[str,
         {"retry": {"max_attempts": 1}},
         {"ordering": "none"},
         {"on_dead_letter": "block"},
+        {"on_pause": "block"},
         {"start": "beginning"},
         {"timeout": "PT1M"},
         {"enabled": False},
@@ -199,6 +200,7 @@ def test_a_copy_with_another_condition_decides_by_that(deep: bool) -> None:
         ({"retry": {"attempts": 1}}, r"retry\.attempts\n  Extra inputs are not permitted"),
         ({"ordering": "fifo"}, r"ordering\n  Input should be 'scope' or 'none'"),
         ({"on_dead_letter": True}, r"on_dead_letter\n  Input should be 'continue' or 'block'"),
+        *(({"on_pause": n}, r"on_pause\n  Input should be 'continue' or 'block'") for n in ("wait", True, None)),
         ({"start": None}, r"start\n  Input should be 'now' or 'beginning'"),
         *(({"timeout": n}, r"timeout\n  A (window|duration) is") for n in ("PT0S", timedelta(), -MINUTE, 3)),
         *(({"enabled": n}, r"enabled\n  Input should be a valid boolean") for n in (1, "yes", None)),
@@ -208,6 +210,15 @@ def test_a_copy_with_another_condition_decides_by_that(deep: bool) -> None:
 def test_what_is_no_rule_is_refused_with_its_place(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         rule(**changes)
+
+
+def test_a_rule_that_was_written_before_there_were_pauses_lets_later_runs_go_on() -> None:
+    written = rule(on_dead_letter="block", start="beginning", timeout="PT1M")
+    earlier = Rule.model_validate_json(written.model_dump_json(exclude={"on_pause"}))
+
+    assert earlier == written
+    assert earlier.on_pause == "continue"
+    assert earlier.definition() == rule(on_pause="block").definition()
 
 
 @pytest.mark.parametrize("document", [None, 3, "rule", [DOCUMENT]])

@@ -22,17 +22,22 @@ from reflexr.core.runs import (
     ABANDONED,
     TRANSITIONS,
     UNFINISHED,
+    Answer,
     Run,
     RunOperation,
     RunStatus,
     Transition,
+    Waiting,
     abandon,
+    answer,
     cancel,
     checkpoint,
     create_run,
     due,
+    expire,
     fail,
     holds,
+    pause,
     retry,
     runnable,
     skip,
@@ -41,6 +46,8 @@ from reflexr.core.runs import (
 )
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
+SOON: Final = NOW + timedelta(microseconds=1)
+END_OF_TIME: Final = datetime.max.replace(tzinfo=UTC)
 ADA: Final = UserActor(id="ada")
 POLICY: Final = RetryPolicy(max_attempts=3)
 STATUSES: Final[tuple[RunStatus, ...]] = get_args(RunStatus.__value__)
@@ -50,6 +57,9 @@ FACT: TypeAdapter[Fact] = TypeAdapter(Fact)
 ASKED: Final[dict[RunOperation, Callable[[Run], Transition]]] = {
     "start": lambda run: start(run, now=NOW, trace_id="trace"),
     "checkpoint": lambda run: checkpoint(run, attempt=run.attempt, step="look", value={"n": 1}),
+    "pause": lambda run: pause(run, attempt=run.attempt, now=NOW, request={"ok": None}, until=NOW),
+    "resume": lambda run: answer(run, attempt=run.attempt, now=NOW, value=["yes"], actor=ADA),
+    "expire": lambda run: expire(run, now=NOW),
     "succeed": lambda run: succeed(run, attempt=run.attempt, now=NOW, output="done"),
     "fail": lambda run: fail(run, attempt=run.attempt, now=NOW, error="boom", policy=RetryPolicy(max_attempts=99)),
     "dead_letter": lambda run: fail(run, attempt=run.attempt, now=NOW, error="boom", policy=POLICY, permanent=True),
@@ -75,6 +85,7 @@ def a_run(status: RunStatus = "pending", **fields: Any) -> Run:
         status=status,
         attempt=0 if status == "pending" else 1,
         next_attempt_at=NOW if status == "retrying" else None,
+        waiting=Waiting(request="sure?", since=NOW, until=NOW) if status == "paused" else None,
     )
     return run.model_copy(update=fields)
 
@@ -132,8 +143,8 @@ def test_a_refusal_says_the_status_what_was_asked_and_what_is_allowed() -> None:
 
     assert str(refused.value) == (
         "cannot skip run 'fir_1', which is 'running': that takes a run that is 'pending' or 'retrying' or "
-        "'dead_lettered'; what a 'running' run allows is 'checkpoint' or 'succeed' or 'fail' or 'dead_letter' or "
-        "'cancel'"
+        "'paused' or 'dead_lettered'; what a 'running' run allows is 'checkpoint' or 'pause' or 'succeed' or 'fail' or "
+        "'dead_letter' or 'cancel'"
     )
 
 
@@ -142,11 +153,12 @@ def test_a_succeeded_run_allows_nothing_any_more() -> None:
         retry(a_run("succeeded"), actor=ADA)
 
 
-@pytest.mark.parametrize("operation", ["checkpoint", "succeed", "fail", "dead_letter"])
+@pytest.mark.parametrize("operation", ["checkpoint", "pause", "succeed", "fail", "dead_letter"])
 def test_only_the_current_attempt_can_record_what_became_of_it(operation: RunOperation) -> None:
     run = start(start_over(a_run()), now=NOW).run
     stale: dict[str, Callable[[], Transition]] = {
         "checkpoint": lambda: checkpoint(run, attempt=1, step="look", value=None),
+        "pause": lambda: pause(run, attempt=1, now=NOW, request=None),
         "succeed": lambda: succeed(run, attempt=1, now=NOW),
         "fail": lambda: fail(run, attempt=1, now=NOW, error="boom", policy=POLICY),
         "dead_letter": lambda: abandon(run, attempt=3, now=NOW, policy=POLICY),
@@ -160,6 +172,12 @@ def start_over(run: Run) -> Run:
     """Starts the run and lets the attempt fail."""
     started = start(run, now=NOW).run
     return fail(started, attempt=started.attempt, now=NOW, error="boom", policy=POLICY).run
+
+
+def test_a_run_names_the_traces_of_its_latest_attempts() -> None:
+    run = a_run("retrying", trace_ids=tuple(f"t{number}" for number in range(100)))
+
+    assert start(run, now=NOW, trace_id="t100").run.trace_ids == tuple(f"t{number}" for number in range(1, 101))
 
 
 def test_starting_begins_the_next_attempt() -> None:
@@ -188,9 +206,11 @@ def test_a_fact_is_the_reactors_in_the_runs_chain_and_as_deep_as_its_events() ->
     assert draft.causation.model_dump() == {"firing_id": "fir_1", "run_id": "fir_1", "depth": 2}
 
 
-@pytest.mark.parametrize("operation", ["cancel", "skip", "retry"])
-def test_what_a_person_does_to_a_run_is_recorded_as_theirs(operation: RunOperation) -> None:
-    status: RunStatus = "dead_lettered" if operation == "retry" else "pending"
+@pytest.mark.parametrize(
+    ("operation", "status"),
+    [("cancel", "pending"), ("skip", "pending"), ("retry", "dead_lettered"), ("resume", "paused")],
+)
+def test_what_a_person_does_to_a_run_is_recorded_as_theirs(operation: RunOperation, status: RunStatus) -> None:
     (draft,) = ASKED[operation](a_run(status)).facts
 
     assert draft.actor == ADA
@@ -340,7 +360,7 @@ def test_a_run_that_waits_past_the_end_of_time_waits_until_then() -> None:
 
     retried = fail(start(a_run(), now=NOW).run, attempt=1, now=NOW, error="boom", policy=policy).run
 
-    assert retried.next_attempt_at == datetime.max.replace(tzinfo=UTC)
+    assert retried.next_attempt_at == END_OF_TIME
     assert Run.model_validate_json(retried.model_dump_json()) == retried
 
 
@@ -387,24 +407,47 @@ def test_a_retried_run_has_a_fresh_count_of_attempts_and_keeps_its_checkpoint() 
     assert (last.status, last.attempt) == ("dead_lettered", 4)
 
 
+def ask_saving(run: Run) -> Transition:
+    """Pauses the run as `ASKED` does, and saves a checkpoint with it."""
+    return pause(run, attempt=run.attempt, now=NOW, request="sure?", until=NOW, step="ask", value={"n": 2})
+
+
 @given(st.data())
 def test_no_history_of_a_run_uses_a_fence_or_the_id_of_a_fact_twice(data: st.DataObject) -> None:
     run = a_run()
     drafts: list[Draft] = []
     fences: list[int] = []
-    for _ in range(data.draw(st.integers(1, 30), "steps")):
+    counted = 0
+    answered: Answer | None = None
+    for _ in range(data.draw(st.integers(1, 40), "steps")):
         if not TRANSITIONS[run.status]:
             break
         operation = data.draw(st.sampled_from(sorted(TRANSITIONS[run.status])), "operation")
-        transition = ASKED[operation](run)
+        saving = operation == "pause" and data.draw(st.booleans(), "saving")
+        transition = ask_saving(run) if saving else ASKED[operation](run)
         drafts.extend(transition.facts)
-        if operation == "start":
-            fences.append(transition.run.attempt)
+        match operation:
+            case "start":
+                fences.append(transition.run.attempt)
+                counted += 1
+            case "pause":
+                counted, answered = counted - 1, None
+            case "checkpoint" | "cancel" | "skip":
+                answered = None
+            case "resume":
+                answered = Answer(value=["yes"], actor=ADA, at=NOW)
+            case "retry":
+                counted = 0
+            case _:
+                pass
         run = transition.run
 
         assert Run.model_validate_json(run.model_dump_json()) == run
         assert (run.finished_at is None) is run.unfinished
         assert (run.next_attempt_at is not None) is (run.status == "retrying")
+        assert (run.waiting is not None) is (run.status == "paused")
+        assert run.answer == answered
+        assert run.attempt - run.spent == counted
 
     assert fences == list(range(1, run.attempt + 1))
     assert len({draft.id for draft in drafts}) == len(drafts)
@@ -429,8 +472,8 @@ def test_times_are_kept_in_utc_and_naive_ones_are_refused() -> None:
         start(a_run(), now=NOW.replace(tzinfo=None))
 
 
-@pytest.mark.parametrize(("status", "held"), [(status, status in UNFINISHED) for status in STATUSES])
-def test_a_run_holds_back_its_scope_until_it_has_ended(status: RunStatus, held: bool) -> None:
+@pytest.mark.parametrize(("status", "held"), [(status, status in UNFINISHED - {"paused"}) for status in STATUSES])
+def test_a_run_holds_back_its_scope_until_it_has_ended_or_pauses(status: RunStatus, held: bool) -> None:
     assert holds(a_run(status), a_rule()) is held
     assert holds(a_run(status), a_rule(ordering="none", on_dead_letter="block")) is False
 

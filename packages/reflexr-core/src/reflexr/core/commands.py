@@ -18,13 +18,22 @@ from reflexr.core.rules import Rule
 from reflexr.core.targets import Target
 
 
-def _json_object(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _json[T](value: T, place: str, depth: int) -> T:
     try:
-        # A fact and what is in it are around the object where it is stored.
-        check_json(value, "value", depth=1)
+        check_json(value, place, depth)
     except NotJsonError as error:
         raise PydanticCustomError("json", "{problem}", {"problem": str(error)}) from error
     return value
+
+
+def _json_object(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    # A fact and what is in it are around the object where it is stored.
+    return _json(value, "value", 1)
+
+
+def _json_answer(value: JsonValue) -> JsonValue:
+    # A run and its answer are around the value where it is stored.
+    return _json(value, "answer", 2)
 
 
 def _event(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -37,8 +46,14 @@ def _event(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 _EXAMPLE: Final = '{"type": "ops:service.error"}'
 
+MAX_BATCH: Final = 10_000
+"""How many events one command may publish."""
+
 type JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_json_object)]
 """A JSON object whose numbers are finite and that nests no deeper than a log can hold."""
+
+type JsonAnswer = Annotated[JsonValue, AfterValidator(_json_answer)]
+"""A JSON value whose numbers are finite and that nests no deeper than a run can hold."""
 
 type EventObject = Annotated[
     JsonObject,
@@ -54,6 +69,24 @@ class Publish(Request):
     type: Literal["publish"] = "publish"
     event: EventObject
     id: Id | None = None
+    correlation_id: Id | None = None
+
+
+class EventToPublish(Request):
+    """One event of a `publish_many`, with its `id` if the client chooses it."""
+
+    event: EventObject
+    id: Id | None = None
+
+
+class PublishMany(Request):
+    """Appends events to the log, in order and all or none; those whose `id` is there already append nothing.
+
+    At most `MAX_BATCH` of them.
+    """
+
+    type: Literal["publish_many"] = "publish_many"
+    events: Annotated[tuple[EventToPublish, ...], Field(max_length=MAX_BATCH)]
     correlation_id: Id | None = None
 
 
@@ -87,6 +120,22 @@ class CancelRun(Request):
     type: Literal["cancel_run"] = "cancel_run"
     run_id: Id
     reason: Text | None = None
+
+
+class ResumeRun(Request):
+    """Answers a paused run, which then goes on.
+
+    Attributes:
+        run_id: The run.
+        answer: The answer, which is its action's to understand.
+        attempt: The attempt whose question it answers, the run's `attempt` when that was read; the command is refused
+            where the run asks another one by now.
+    """
+
+    type: Literal["resume_run"] = "resume_run"
+    run_id: Id
+    answer: JsonAnswer = None
+    attempt: Positive | None = None
 
 
 class ReplayRule(Request):
@@ -143,7 +192,17 @@ class ArchiveRule(Request):
 
 
 type Command = Annotated[
-    Publish | GiveFeedback | RetryRun | SkipRun | CancelRun | ReplayRule | InstallRule | UpdateRule | ArchiveRule,
+    Publish
+    | PublishMany
+    | GiveFeedback
+    | RetryRun
+    | SkipRun
+    | CancelRun
+    | ResumeRun
+    | ReplayRule
+    | InstallRule
+    | UpdateRule
+    | ArchiveRule,
     Field(discriminator="type"),
 ]
 """Any command, discriminated by `type`."""

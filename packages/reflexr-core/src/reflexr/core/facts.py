@@ -93,6 +93,33 @@ class RunProgressed(ReflexrEvent):
     step: str
 
 
+class RunPaused(ReflexrEvent):
+    """A run asks for something, and waits until it is answered.
+
+    Attributes:
+        attempt: The attempt that asks.
+        request: What it asks.
+        until: When it fails if nobody has answered; `None` if it waits for any time.
+        step: The step after which it saved a checkpoint; `None` if it saved none.
+    """
+
+    run_id: Id
+    rule: AnyRuleName
+    attempt: int = Field(ge=1)
+    request: JsonValue
+    until: UtcDatetime | None = None
+    step: str | None = None
+
+
+class RunResumed(ReflexrEvent):
+    """A paused run was answered, and may start again: `answer` is to what `attempt` asked."""
+
+    run_id: Id
+    rule: AnyRuleName
+    attempt: int = Field(ge=1)
+    answer: JsonValue
+
+
 class RunRetrying(ReflexrEvent):
     """An attempt of a run failed, and the next may begin at `next_attempt_at`."""
 
@@ -168,6 +195,8 @@ type Fact = Annotated[
     | RuleArchived
     | RunStarted
     | RunProgressed
+    | RunPaused
+    | RunResumed
     | RunRetrying
     | RunSucceeded
     | RunDeadLettered

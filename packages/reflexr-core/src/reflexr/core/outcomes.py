@@ -26,6 +26,13 @@ class Published(Message):
     duplicate: bool
 
 
+class PublishedMany(Message):
+    """Events are in the log, each as its `published` has it, in the order in which they were given."""
+
+    type: Literal["published_many"] = "published_many"
+    published: tuple[Published, ...]
+
+
 class Recorded(Message):
     """Feedback is in the log.
 
@@ -71,5 +78,7 @@ class RuleVersion(Message):
     duplicate: bool
 
 
-type Outcome = Annotated[Published | Recorded | RunChanged | RuleReplayed | RuleVersion, Field(discriminator="type")]
+type Outcome = Annotated[
+    Published | PublishedMany | Recorded | RunChanged | RuleReplayed | RuleVersion, Field(discriminator="type")
+]
 """Any outcome, discriminated by `type`."""

@@ -55,7 +55,7 @@ class RetryPolicy(Part):
     """How often a run is tried, and how long it waits between attempts.
 
     Attributes:
-        max_attempts: The attempts of a run before it is dead-lettered.
+        max_attempts: The attempts of a run before it is dead-lettered; one that paused does not count.
         backoff: How long a run waits after its first failed attempt.
         multiplier: How much longer after each further one.
         max_backoff: The longest wait.
@@ -106,6 +106,7 @@ class Rule(Part):
         ordering: Whether runs of a scope start in firing order (`scope`) or whenever they can (`none`).
         on_dead_letter: Whether later runs of a scope go on after a dead-lettered one, or wait for someone to retry or
             skip it.
+        on_pause: Whether later runs of a scope go on while one is paused, or wait until it has ended.
         start: Whether a rule that is new to a workspace begins at the head of its log or at the beginning.
         timeout: How long one attempt may take; `None` for any time.
         enabled: Whether the rule is evaluated and its runs are started.
@@ -119,6 +120,7 @@ class Rule(Part):
     retry: RetryPolicy = RetryPolicy()
     ordering: Literal["scope", "none"] = "scope"
     on_dead_letter: Literal["continue", "block"] = "continue"
+    on_pause: Literal["continue", "block"] = "continue"
     start: Literal["now", "beginning"] = "now"
     timeout: Window | None = None
     enabled: StrictBool = True

@@ -20,8 +20,10 @@ from reflexr.core.facts import (
     ReflexrEvent,
     RunCancelled,
     RunDeadLettered,
+    RunPaused,
     RunProgressed,
     RunRequeued,
+    RunResumed,
     RunRetrying,
     RunSkipped,
     RunStarted,
@@ -32,10 +34,14 @@ from reflexr.core.rejections import InvalidState
 from reflexr.core.rules import RetryPolicy, Rule
 from reflexr.core.values import json_text, json_value
 
-type RunStatus = Literal["pending", "running", "retrying", "succeeded", "dead_lettered", "cancelled", "skipped"]
+type RunStatus = Literal[
+    "pending", "running", "retrying", "paused", "succeeded", "dead_lettered", "cancelled", "skipped"
+]
 """Where a run is in its lifecycle."""
 
-type RunOperation = Literal["start", "checkpoint", "succeed", "fail", "dead_letter", "cancel", "skip", "retry"]
+type RunOperation = Literal[
+    "start", "checkpoint", "pause", "resume", "expire", "succeed", "fail", "dead_letter", "cancel", "skip", "retry"
+]
 """What can be done to a run; `fail` and `dead_letter` are the two ways in which an attempt fails."""
 
 TRANSITIONS: Final[Mapping[RunStatus, Mapping[RunOperation, RunStatus]]] = MappingProxyType(
@@ -43,12 +49,14 @@ TRANSITIONS: Final[Mapping[RunStatus, Mapping[RunOperation, RunStatus]]] = Mappi
         "pending": {"start": "running", "cancel": "cancelled", "skip": "skipped"},
         "running": {
             "checkpoint": "running",
+            "pause": "paused",
             "succeed": "succeeded",
             "fail": "retrying",
             "dead_letter": "dead_lettered",
             "cancel": "cancelled",
         },
         "retrying": {"start": "running", "cancel": "cancelled", "skip": "skipped"},
+        "paused": {"resume": "pending", "expire": "dead_lettered", "cancel": "cancelled", "skip": "skipped"},
         "succeeded": {},
         "dead_lettered": {"skip": "skipped", "retry": "pending"},
         "cancelled": {"retry": "pending"},
@@ -57,11 +65,47 @@ TRANSITIONS: Final[Mapping[RunStatus, Mapping[RunOperation, RunStatus]]] = Mappi
 )
 """What each operation makes of a run in each status; what is not here is refused."""
 
-UNFINISHED: Final[frozenset[RunStatus]] = frozenset({"pending", "running", "retrying"})
+UNFINISHED: Final[frozenset[RunStatus]] = frozenset({"pending", "running", "retrying", "paused"})
 """The statuses of a run that is still to end."""
 
 ABANDONED: Final = "abandoned"
 """The reason of an attempt whose executor died, lost its lease or was stopped."""
+
+UNANSWERED: Final = "unanswered"
+"""The reason of a paused run that nobody answered in time."""
+
+MAX_TRACES: Final = 100
+"""Of how many attempts a run names the traces, as it may pause and be retried any number of times."""
+
+
+class Waiting(BaseModel, frozen=True):
+    """What a paused run waits for.
+
+    Attributes:
+        request: What it asks, as its action put it.
+        since: When it paused.
+        until: When it fails if nobody has answered; `None` if it waits for any time.
+        blocks: Whether it keeps its place in the order of its scope meanwhile, as its rule said when it paused.
+    """
+
+    request: JsonValue
+    since: UtcDatetime
+    until: UtcDatetime | None = None
+    blocks: bool = False
+
+
+class Answer(BaseModel, frozen=True):
+    """What a paused run was told.
+
+    Attributes:
+        value: The answer.
+        actor: Who gave it.
+        at: When.
+    """
+
+    value: JsonValue
+    actor: Actor
+    at: UtcDatetime
 
 
 class Run(BaseModel, frozen=True):
@@ -81,7 +125,8 @@ class Run(BaseModel, frozen=True):
         status: Where it is in its lifecycle.
         attempt: How many attempts have begun. It only grows, so it fences each attempt's outcome.
         requeues: How often it was retried after it had ended.
-        spent: How many attempts had begun when it was last retried, which its retry policy counts no more.
+        spent: How many of its attempts its retry policy does not count: those before it was last retried, and those
+            that paused.
         next_attempt_at: When a retrying run may start; `None` in every other status.
         error: What its latest failed attempt said; `None` if none failed since it was last retried, or it succeeded.
         reason: A stable code or a person's words for that failure, the cancellation or the skip.
@@ -89,7 +134,10 @@ class Run(BaseModel, frozen=True):
         checkpoint: What its action last saved, from which the next attempt can resume.
         checkpoints: How often its action saved.
         step: The step after which it last saved.
-        trace_ids: The trace of each traced attempt, the latest last.
+        waiting: What it waits for; `None` in every status but `paused`.
+        answer: What it was told when it last paused; `None` once its action has saved again, as then that is known, or
+            the run was cancelled or skipped.
+        trace_ids: The trace of each traced attempt, the latest last: of the latest `MAX_TRACES`.
         started_at: When its latest attempt began.
         finished_at: When it ended; `None` while it is to run.
     """
@@ -115,6 +163,8 @@ class Run(BaseModel, frozen=True):
     checkpoint: JsonValue = None
     checkpoints: int = Field(default=0, ge=0)
     step: str | None = None
+    waiting: Waiting | None = None
+    answer: Answer | None = None
     trace_ids: tuple[str, ...] = ()
     started_at: UtcDatetime | None = None
     finished_at: UtcDatetime | None = None
@@ -180,7 +230,7 @@ def start(run: Run, *, now: datetime, trace_id: str | None = None, actor: Actor 
         RunStarted(run_id=run.id, rule=run.rule, scope=run.scope, scope_key=run.scope_key, attempt=run.attempt + 1),
         attempt=run.attempt + 1,
         next_attempt_at=None,
-        trace_ids=run.trace_ids if trace_id is None else (*run.trace_ids, trace_id),
+        trace_ids=run.trace_ids if trace_id is None else (*run.trace_ids, trace_id)[-MAX_TRACES:],
         started_at=_utc(now),
     )
 
@@ -202,6 +252,119 @@ def checkpoint(run: Run, *, attempt: int, step: str, value: JsonValue, actor: Ac
         checkpoint=json_value(value, f"the checkpoint of run {run.id!r}", depth=1),
         checkpoints=run.checkpoints + 1,
         step=step,
+        answer=None,
+    )
+
+
+def pause(
+    run: Run,
+    *,
+    attempt: int,
+    now: datetime,
+    request: JsonValue,
+    until: datetime | None = None,
+    step: str | None = None,
+    value: JsonValue = None,
+    blocks: bool = False,
+    actor: Actor = REACTOR,
+) -> Transition:
+    """Ends an attempt that asks for something: the run waits for an answer, and then has another attempt.
+
+    The attempt did not fail, so the retry policy does not count it.
+
+    Args:
+        run: A run that is running at this attempt.
+        attempt: The attempt that asks.
+        now: When it asks.
+        request: What it asks.
+        until: When the run fails if nobody has answered; `None` if it waits for any time.
+        step: The step after which `value` is saved as the checkpoint; `None` if the last checkpoint stands.
+        value: What the next attempt can resume from.
+        blocks: Whether the run keeps its place in the order of its scope meanwhile.
+        actor: Who records it.
+
+    Raises:
+        InvalidState: The run is not running at this attempt.
+        NotJsonError: The request or the value is not JSON, or nests too deep.
+    """
+    _fence(run, "pause", attempt)
+    waiting = Waiting(
+        request=json_value(request, f"what run {run.id!r} asks", depth=2),
+        since=_utc(now),
+        until=None if until is None else _utc(until),
+        blocks=blocks,
+    )
+    saved: dict[str, Any] = {}
+    if step is not None:
+        step = json_text(step)
+        saved = {
+            "checkpoint": json_value(value, f"the checkpoint of run {run.id!r}", depth=1),
+            "checkpoints": run.checkpoints + 1,
+            "step": step,
+        }
+    return _moved(
+        run,
+        "pause",
+        actor,
+        RunPaused(
+            run_id=run.id, rule=run.rule, attempt=attempt, request=waiting.request, until=waiting.until, step=step
+        ),
+        spent=run.spent + 1,
+        waiting=waiting,
+        answer=None,
+        **saved,
+    )
+
+
+def answer(run: Run, *, now: datetime, value: JsonValue, actor: Actor, attempt: int | None = None) -> Transition:
+    """Answers a paused run, which may start again: also one whose time is over, as long as it is not `expire`d.
+
+    Args:
+        run: A paused run.
+        now: When it is answered.
+        value: The answer, which is its action's to understand.
+        actor: Who answers.
+        attempt: The attempt whose question it answers; `None` for what the run asks now, whatever that is.
+
+    Raises:
+        InvalidState: The run is not paused, or by now asks something else than that attempt did.
+        NotJsonError: The answer is not JSON, or nests too deep.
+    """
+    _allowed(run, "resume")
+    if attempt is not None and attempt != run.attempt:
+        raise InvalidState(
+            f"cannot resume run {run.id!r} with an answer to its attempt {attempt}: "
+            f"what it asks now, its attempt {run.attempt} asked"
+        )
+    value = json_value(value, f"the answer to run {run.id!r}", depth=2)
+    return _moved(
+        run,
+        "resume",
+        actor,
+        RunResumed(run_id=run.id, rule=run.rule, attempt=run.attempt, answer=value),
+        answer=Answer(value=value, actor=actor, at=_utc(now)),
+    )
+
+
+def expire(run: Run, *, now: datetime, actor: Actor = REACTOR) -> Transition:
+    """Dead-letters a paused run that nobody answered in time: to ask the same again would be as pointless.
+
+    Raises:
+        InvalidState: The run is not paused, or still has time.
+    """
+    _allowed(run, "expire")
+    now, until = _utc(now), _deadline(run)
+    if until is None or now < until:
+        raise InvalidState(f"cannot expire run {run.id!r}: there is still time to answer it")
+    error = f"nobody answered until {until}"
+    return _moved(
+        run,
+        "expire",
+        actor,
+        RunDeadLettered(run_id=run.id, rule=run.rule, attempts=run.attempt, error=error, reason=UNANSWERED),
+        error=error,
+        reason=UNANSWERED,
+        finished_at=now,
     )
 
 
@@ -300,7 +463,8 @@ def abandon(run: Run, *, attempt: int, now: datetime, policy: RetryPolicy, actor
 def cancel(run: Run, *, now: datetime, actor: Actor, reason: str | None = None) -> Transition:
     """Ends a run that has not ended, by somebody's wish.
 
-    If an attempt is running, whatever becomes of it is refused from here on.
+    If an attempt is running, whatever becomes of it is refused from here on. What the run was told goes with it:
+    retried, it asks again.
 
     Raises:
         InvalidState: The run has ended.
@@ -313,12 +477,15 @@ def cancel(run: Run, *, now: datetime, actor: Actor, reason: str | None = None) 
         RunCancelled(run_id=run.id, rule=run.rule, reason=reason),
         reason=reason,
         next_attempt_at=None,
+        answer=None,
         finished_at=_utc(now),
     )
 
 
 def skip(run: Run, *, now: datetime, actor: Actor, reason: str | None = None) -> Transition:
-    """Gives up a run that waits or is dead-lettered, so that it holds back no later run of its scope.
+    """Gives up a run that waits, is paused or is dead-lettered, so that it holds back no later run of its scope.
+
+    What it was told goes with it: retried, it asks again.
 
     Raises:
         InvalidState: The run is running, and has to be cancelled instead, or has ended in another way.
@@ -331,6 +498,7 @@ def skip(run: Run, *, now: datetime, actor: Actor, reason: str | None = None) ->
         RunSkipped(run_id=run.id, rule=run.rule, reason=reason),
         reason=reason,
         next_attempt_at=None,
+        answer=None,
         finished_at=_utc(now),
     )
 
@@ -363,14 +531,23 @@ def due(run: Run, now: datetime) -> bool:
     )
 
 
+def overdue(run: Run, now: datetime) -> bool:
+    """Whether the run is paused and nobody has answered it in time, so that it is to `expire`."""
+    until = _deadline(run)
+    return until is not None and until <= now
+
+
 def holds(run: Run, rule: Rule) -> bool:
     """Whether the run holds back the later runs of its rule and scope.
 
-    With the ordering `scope`, a run that has not ended does, and a dead-lettered one if the rule says `block`.
+    With the ordering `scope`, a run that has not ended does, but for a paused one that does not block, and a
+    dead-lettered one does if the rule says `block`.
     """
-    return rule.ordering == "scope" and (
-        run.unfinished or (run.status == "dead_lettered" and rule.on_dead_letter == "block")
-    )
+    if rule.ordering == "none":
+        return False
+    if run.waiting is not None:
+        return run.waiting.blocks
+    return run.unfinished or (run.status == "dead_lettered" and rule.on_dead_letter == "block")
 
 
 def runnable(runs: Iterable[Run], rule: Rule, now: datetime) -> tuple[Run, ...]:
@@ -394,6 +571,10 @@ def runnable(runs: Iterable[Run], rule: Rule, now: datetime) -> tuple[Run, ...]:
         return ()
     first = next((run for run in in_order if holds(run, rule)), None)
     return () if first is None or not due(first, now) else (first,)
+
+
+def _deadline(run: Run) -> datetime | None:
+    return None if run.waiting is None else run.waiting.until
 
 
 def _fence(run: Run, operation: RunOperation, attempt: int) -> None:
@@ -420,7 +601,7 @@ def _allowed(run: Run, operation: RunOperation) -> RunStatus:
 
 def _moved(run: Run, operation: RunOperation, actor: Actor, fact: ReflexrEvent, **changes: Any) -> Transition:
     status = _allowed(run, operation)
-    moved = run.model_copy(update={"status": status, **changes})
+    moved = run.model_copy(update={"status": status, "waiting": None, **changes})
     draft = Draft(
         # No two transitions of a run lead to the same three counts and the same kind of fact.
         id=derived_id("evt", fact.type, run.id, moved.attempt, moved.requeues, moved.checkpoints),
