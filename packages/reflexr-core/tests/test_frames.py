@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reflexr.core.commands import Publish
+from reflexr.core.deltas import Delta
 from reflexr.core.envelopes import MAX_SEQ, Envelope
 from reflexr.core.frames import (
     PROTOCOL,
@@ -12,6 +13,7 @@ from reflexr.core.frames import (
     CommandFrame,
     CommandRejected,
     CommandSucceeded,
+    DeltaFrame,
     ErrorFrame,
     EventFrame,
     Hello,
@@ -38,10 +40,14 @@ ENVELOPE: Final = Envelope.model_validate(
         "event": {"type": "ops:error", "n": 1},
     }
 )
+DELTA: Final = Delta(
+    run_id="fir_1", rule="ops:a", attempt=2, number=7, kind="tool_call", part=3, text='{"n": ', tool="count", lost=4
+)
 CLIENT: Final[list[ClientFrame]] = [
     Hello(protocol=PROTOCOL),
     Hello(protocol=PROTOCOL, resume_after_seq=MAX_SEQ, types=("ops:error",)),
     Hello(protocol=PROTOCOL, from_head=True),
+    Hello(protocol=PROTOCOL, deltas=True),
     CommandFrame(command_id="c1", command=Publish(event={"type": "ops:error"})),
 ]
 SERVER: Final[list[ServerFrame]] = [
@@ -51,6 +57,7 @@ SERVER: Final[list[ServerFrame]] = [
     CommandSucceeded(command_id="c1", outcome=Published(seq=8, id="evt_8", duplicate=False)),
     CommandRejected(command_id="c1", rejection=NotFoundRejection(message="no such run")),
     ErrorFrame(rejection=ValidationFailedRejection(message="no frame", errors=("type: Field required",))),
+    DeltaFrame(delta=DELTA),
 ]
 
 
@@ -83,8 +90,15 @@ def test_a_servers_frame_comes_back_as_it_was(frame: ServerFrame) -> None:
                 '"rejection":{"type":"not_found","message":"no such run"}}'
             ),
         ),
+        (
+            SERVER[6],
+            (
+                '{"type":"delta","delta":{"run_id":"fir_1","rule":"ops:a","attempt":2,"number":7,"kind":"tool_call",'
+                '"part":3,"text":"{\\"n\\": ","tool":"count","lost":4}}'
+            ),
+        ),
     ],
-    ids=["welcome", "replay_complete", "success", "refusal"],
+    ids=["welcome", "replay_complete", "success", "refusal", "delta"],
 )
 def test_a_frame_is_written_as_the_protocol_says(frame: ServerFrame, text: str) -> None:
     assert write_frame(frame) == text
@@ -92,6 +106,11 @@ def test_a_frame_is_written_as_the_protocol_says(frame: ServerFrame, text: str) 
 
 def test_an_event_frame_holds_the_envelope_as_the_log_has_it() -> None:
     assert write_frame(EventFrame(envelope=ENVELOPE)) == f'{{"type":"event","envelope":{ENVELOPE.to_json()}}}'
+
+
+def test_a_hello_that_asks_for_no_deltas_is_one_that_an_older_server_reads() -> None:
+    assert "deltas" not in write_frame(Hello(protocol=PROTOCOL))
+    assert '"deltas":true' in write_frame(Hello(protocol=PROTOCOL, deltas=True))
 
 
 def test_a_client_meets_a_newer_server_and_ignores_what_it_does_not_know() -> None:
@@ -124,6 +143,8 @@ def test_a_server_refuses_what_it_does_not_know() -> None:
         '{"type":"hello","protocol":"reflexr.v1","types":["error"]}',
         '{"type":"hello","protocol":"reflexr.v1","from_head":"yes"}',
         '{"type":"hello","protocol":"reflexr.v1","from_head":1}',
+        '{"type":"hello","protocol":"reflexr.v1","deltas":1}',
+        '{"type":"hello","protocol":"reflexr.v1","deltas":"true"}',
         '{"type":"hello","protocol":"reflexr.v1","resume_after_seq":-1}',
         '{"type":"hello","protocol":"reflexr.v1","resume_after_seq":9223372036854775808}',
         '{"type":"hello","protocol":"reflexr.v1","resume_after_seq":"3"}',

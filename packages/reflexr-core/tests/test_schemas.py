@@ -14,15 +14,17 @@ from reflexr.core.filters import search
 from reflexr.core.frames import (
     CommandRejected,
     CommandSucceeded,
+    DeltaFrame,
     ErrorFrame,
     EventFrame,
     ReplayComplete,
     ServerFrame,
     Welcome,
     read_client_frame,
+    read_server_frame,
     write_frame,
 )
-from reflexr.core.outcomes import Published, Recorded, RuleReplayed, RuleVersion, RunChanged
+from reflexr.core.outcomes import Published, PublishedMany, Recorded, RuleReplayed, RuleVersion, RunChanged
 from reflexr.core.rejections import (
     DepthExceeded,
     Forbidden,
@@ -32,14 +34,17 @@ from reflexr.core.rejections import (
     ValidationFailed,
 )
 from reflexr.core.rules import Rule
-from reflexr.core.runs import cancel, start
+from reflexr.core.runs import answer, cancel, pause, start
 from reflexr.core.schemas import JsonSchema, frames_schema, rule_schema
 from reflexr.core.states import RuleProgress
 
 from .documents import broken, client_frames, nested, rules
-from .test_frames import ENVELOPE
+from .test_frames import DELTA, ENVELOPE
 from .test_runs import ADA, NOW, a_run
 
+PAUSED: Final = pause(
+    start(a_run(), now=NOW).run, attempt=1, now=NOW, request={"delete": nested(97)}, until=NOW, step="ask", blocks=True
+).run
 SCHEMAS: Final = Path(__file__).parent.parent / "schemas"
 
 
@@ -330,13 +335,18 @@ def test_what_json_schema_cannot_say_is_the_models_to_refuse(document: Any) -> N
     [
         Welcome(workspace_id="prod", head_seq=0, reset=False),
         EventFrame(envelope=ENVELOPE),
+        DeltaFrame(delta=DELTA),
         ReplayComplete(up_to_seq=0),
         *(
             CommandSucceeded(command_id="c", outcome=outcome)
             for outcome in (
                 Published(seq=1, id="e", duplicate=True),
+                PublishedMany(published=(Published(seq=1, id="e", duplicate=True),)),
+                PublishedMany(published=()),
                 Recorded(seq=1, id="e"),
                 RunChanged(run=cancel(start(a_run(), now=NOW, trace_id="t").run, now=NOW, actor=ADA).run),
+                RunChanged(run=PAUSED),
+                RunChanged(run=answer(PAUSED, now=NOW, value=[nested(97), None], actor=ADA).run),
                 RuleReplayed(rule="ops:spike", progress=RuleProgress("ops:spike", 2, 0, "hash", 9)),
                 RuleVersion(rule="chat:spike", version=1, seq=1, duplicate=False),
             )
@@ -358,6 +368,7 @@ def test_what_json_schema_cannot_say_is_the_models_to_refuse(document: Any) -> N
 def test_what_a_server_sends_is_as_its_schema_says(frame: ServerFrame) -> None:
     document = json.loads(write_frame(frame))
 
+    assert read_server_frame(json.dumps(document)) == frame
     assert list(SERVER.iter_errors(document)) == []
     assert list(SERVER.iter_errors({**document, "from_a_newer_server": 1})) == []
     assert not CLIENT.is_valid(document)

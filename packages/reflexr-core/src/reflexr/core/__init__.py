@@ -16,13 +16,17 @@ from reflexr.core.actors import (
 from reflexr.core.builder import by, on, predicate, run, sequence
 from reflexr.core.canonical import canonical, derived_id
 from reflexr.core.commands import (
+    MAX_BATCH,
     ArchiveRule,
     CancelRun,
     Command,
+    EventToPublish,
     GiveFeedback,
     InstallRule,
     Publish,
+    PublishMany,
     ReplayRule,
+    ResumeRun,
     RetryRun,
     SkipRun,
     UpdateRule,
@@ -30,6 +34,7 @@ from reflexr.core.commands import (
 from reflexr.core.compiled import Predicates
 from reflexr.core.conditions import Absence, Condition, Count, Dedupe, Each, Pattern, Sequence, Throttle
 from reflexr.core.decisions import DeadLetter, Firing, firing_id
+from reflexr.core.deltas import MAX_DELTA, Delta, DeltaKind
 from reflexr.core.durations import Duration, Window
 from reflexr.core.envelopes import MAX_SEQ, Causation, Draft, Envelope, Seq, UtcDatetime
 from reflexr.core.errors import (
@@ -53,8 +58,10 @@ from reflexr.core.facts import (
     RuleReset,
     RunCancelled,
     RunDeadLettered,
+    RunPaused,
     RunProgressed,
     RunRequeued,
+    RunResumed,
     RunRetrying,
     RunSkipped,
     RunStarted,
@@ -70,6 +77,7 @@ from reflexr.core.frames import (
     CommandRejected,
     CommandResult,
     CommandSucceeded,
+    DeltaFrame,
     ErrorFrame,
     EventFrame,
     Hello,
@@ -83,7 +91,7 @@ from reflexr.core.frames import (
     write_frame,
 )
 from reflexr.core.names import RESERVED_NAMESPACE, AnyRuleName, Id, RuleName
-from reflexr.core.outcomes import Outcome, Published, Recorded, RuleReplayed, RuleVersion, RunChanged
+from reflexr.core.outcomes import Outcome, Published, PublishedMany, Recorded, RuleReplayed, RuleVersion, RunChanged
 from reflexr.core.references import F, FieldReference, field
 from reflexr.core.rejections import (
     DepthExceeded,
@@ -107,18 +115,25 @@ from reflexr.core.rules import ActionRef, RetryPolicy, Rule, Scope, load_params
 from reflexr.core.runs import (
     ABANDONED,
     TRANSITIONS,
+    UNANSWERED,
     UNFINISHED,
+    Answer,
     Run,
     RunOperation,
     RunStatus,
     Transition,
+    Waiting,
     abandon,
+    answer,
     cancel,
     checkpoint,
     create_run,
     due,
+    expire,
     fail,
     holds,
+    overdue,
+    pause,
     retry,
     runnable,
     skip,
@@ -174,6 +189,8 @@ __all__ = [
     "RuleArchived",
     "RunStarted",
     "RunProgressed",
+    "RunPaused",
+    "RunResumed",
     "RunRetrying",
     "RunSucceeded",
     "RunDeadLettered",
@@ -243,10 +260,16 @@ __all__ = [
     "TRANSITIONS",
     "UNFINISHED",
     "ABANDONED",
+    "UNANSWERED",
+    "Waiting",
+    "Answer",
     "Transition",
     "create_run",
     "start",
     "checkpoint",
+    "pause",
+    "answer",
+    "expire",
     "succeed",
     "fail",
     "abandon",
@@ -254,6 +277,7 @@ __all__ = [
     "skip",
     "retry",
     "due",
+    "overdue",
     "holds",
     "runnable",
     # Feedback
@@ -276,16 +300,21 @@ __all__ = [
     # Commands and outcomes
     "Command",
     "Publish",
+    "PublishMany",
+    "EventToPublish",
+    "MAX_BATCH",
     "GiveFeedback",
     "RetryRun",
     "SkipRun",
     "CancelRun",
+    "ResumeRun",
     "ReplayRule",
     "InstallRule",
     "UpdateRule",
     "ArchiveRule",
     "Outcome",
     "Published",
+    "PublishedMany",
     "Recorded",
     "RunChanged",
     "RuleReplayed",
@@ -298,6 +327,10 @@ __all__ = [
     "ServerFrame",
     "Welcome",
     "EventFrame",
+    "DeltaFrame",
+    "Delta",
+    "DeltaKind",
+    "MAX_DELTA",
     "ReplayComplete",
     "CommandResult",
     "CommandSucceeded",

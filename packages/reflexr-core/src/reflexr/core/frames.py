@@ -4,12 +4,14 @@ A client's frames refuse fields that they do not have; a server's ignore them, s
 Close codes and the connection itself are the surface's.
 """
 
+import operator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 
 from reflexr.core.commands import Command
+from reflexr.core.deltas import Delta
 from reflexr.core.envelopes import Envelope, Seq
 from reflexr.core.events import EventType, problems
 from reflexr.core.integers import Place
@@ -30,6 +32,7 @@ class Hello(Request):
         resume_after_seq: The last place it has seen; 0 for everything.
         from_head: Whether it wants only what comes next, and nothing of the past.
         types: The event types it is sent; `None` for all.
+        deltas: Whether it is sent the deltas of the runs that are at work, too.
     """
 
     type: Literal["hello"] = "hello"
@@ -37,6 +40,8 @@ class Hello(Request):
     resume_after_seq: Place = 0
     from_head: StrictBool = False
     types: Annotated[tuple[EventType, ...], Field(min_length=1)] | None = None
+    # Left out where it says nothing, as a server that does not know it would refuse it.
+    deltas: StrictBool = Field(default=False, exclude_if=operator.not_)
 
 
 class CommandFrame(Request):
@@ -71,6 +76,16 @@ class EventFrame(Message):
 
     type: Literal["event"] = "event"
     envelope: Envelope
+
+
+class DeltaFrame(Message):
+    """A piece of what a run says while it is at work. It has no place in the log, and may be lost.
+
+    It is sent only to a client whose hello asks for deltas.
+    """
+
+    type: Literal["delta"] = "delta"
+    delta: Delta
 
 
 class ReplayComplete(Message):
@@ -110,7 +125,7 @@ class ErrorFrame(Message):
 
 
 type ServerFrame = Annotated[
-    Welcome | EventFrame | ReplayComplete | CommandResult | ErrorFrame, Field(discriminator="type")
+    Welcome | EventFrame | DeltaFrame | ReplayComplete | CommandResult | ErrorFrame, Field(discriminator="type")
 ]
 """What a server sends, discriminated by `type`."""
 
