@@ -62,7 +62,15 @@ class Bench:
         given = {"page": nothing} if actions is None else actions
         reactor: dict[str, Any] = {
             name: options.pop(name)
-            for name in ("holder", "batch_size", "lease_ttl", "concurrency", "run_context")
+            for name in (
+                "holder",
+                "batch_size",
+                "lease_ttl",
+                "concurrency",
+                "rule_concurrency",
+                "workspace_concurrency",
+                "run_context",
+            )
             if name in options
         }
         return Reactor(self.workspaces(*rules, **options), actions=given, **reactor)

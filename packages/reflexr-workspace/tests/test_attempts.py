@@ -199,16 +199,29 @@ async def test_an_action_that_ends_as_cancelled_though_nobody_cancelled_it_has_f
     assert (failed.status, failed.reason) == ("retrying", "cancelled")
 
 
-async def test_a_keyboard_interrupt_ends_the_process_and_the_attempt_is_found_abandoned(bench: Bench) -> None:
+async def interrupted_when_cancelled(_reaction: Reaction[None]) -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
+
+
+@pytest.mark.parametrize("page", [Script(KeyboardInterrupt()), interrupted_when_cancelled])
+async def test_a_keyboard_interrupt_ends_the_process_and_the_attempt_is_found_abandoned(
+    bench: Bench, page: Any
+) -> None:
     def interrupted() -> None:
         loop = asyncio.new_event_loop()
+        # Nobody hears of what is left of a process.
+        loop.set_exception_handler(lambda _loop, _context: None)
         try:
             loop.run_until_complete(other.execute())
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-    other = bench.reactor(rule(retry=IMMEDIATELY), actions={"page": Script(KeyboardInterrupt())})
+    brief = rule(retry=IMMEDIATELY, timeout=timedelta(milliseconds=10))
+    other = bench.reactor(brief, actions={"page": page})
     await bench.publish(Alarm(machine="press"))
     await other.evaluate()
     with pytest.raises(KeyboardInterrupt):
@@ -216,7 +229,7 @@ async def test_a_keyboard_interrupt_ends_the_process_and_the_attempt_is_found_ab
 
     assert await bench.statuses() == ["running"]
     bench.clock.advance(TTL)
-    await bench.reactor(rule(retry=IMMEDIATELY)).settle()
+    await bench.reactor(brief).settle()
     (done,) = await bench.runs()
     assert (done.status, done.attempt) == ("succeeded", 2)
 
@@ -241,6 +254,32 @@ async def test_an_attempt_that_takes_longer_than_the_rules_timeout_is_cancelled_
     (failed,) = await bench.runs()
     assert (failed.status, failed.reason, gate.cancelled) == ("retrying", "timeout", [failed.id])
     assert failed.error == "the attempt took longer than 0:00:00.000001"
+
+
+async def test_an_action_that_cleans_up_after_its_timeout_is_not_broken_off(bench: Bench) -> None:
+    cleaning, go, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def page(reaction: Reaction[None]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await go.wait()
+            cleaned.set()
+
+    await bench.publish(Alarm(machine="press"))
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        reactor = bench.reactor(rule(retry=ONCE, timeout=timedelta(microseconds=1)), actions={"page": page})
+        tasks.create_task(reactor.serve(stop, grace=timedelta()))
+        await cleaning.wait()
+        stop.set()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        go.set()
+        await cleaned.wait()
+
+    assert await bench.statuses() == ["dead_lettered"]
 
 
 async def test_an_action_that_makes_light_of_its_timeout_has_still_taken_too_long(bench: Bench) -> None:

@@ -1,8 +1,9 @@
 import asyncio
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,7 @@ from reflexr.workspace import EVALUATION_LEASE, LeaseKey, WorkspaceRef
 from reflexr.workspace.evaluating import Evaluating, Evaluator
 from reflexr.workspace.memory_transaction import MemoryTransaction
 from reflexr.workspace.rounds import FIRST_DELAY, PARALLEL, Rounds
+from reflexr.workspace.slots import EVERYWHERE
 
 from .plant import ADA, REF, SECOND, Alarm, Opened, PlantEvent, Stopped, alarms, draft, stored, stored_rules
 from .reacting import TTL, Bench
@@ -228,7 +230,8 @@ async def test_a_replayed_rule_catches_up_by_itself_and_moves_on_with_the_others
 
 
 async def test_rules_that_meet_go_on_in_one_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = [each(f"plant:r{number}") for number in range(20)]
+    remembering = on(Alarm).at_most(1, per=SECOND)
+    rules = [each(f"plant:r{number}", when=remembering) for number in range(20)]
     reads: list[int] = []
     states: list[int] = []
     read, load = MemoryTransaction.read, MemoryTransaction.states
@@ -438,6 +441,111 @@ async def test_only_so_many_workspaces_are_evaluated_side_by_side(bench: Bench) 
 def an_evaluator(bench: Bench) -> Evaluator:
     configuration = bench.workspaces(each("plant:a")).configuration
     return Evaluator(configuration, holder="somebody", batch_size=100, lease_ttl=TTL)
+
+
+class Ears:
+    """What hears beside an evaluation which workspaces changed."""
+
+    def __init__(self) -> None:
+        self.heard: list[frozenset[WorkspaceRef]] = []
+
+    def hear(self, changed: frozenset[WorkspaceRef]) -> None:
+        self.heard.append(changed)
+
+    def starting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def listened(bench: Bench) -> tuple[Evaluating, Ears]:
+    """The duty of a reactor that serves, and who hears of changes beside it."""
+    ears = Ears()
+    return Evaluating(an_evaluator(bench), asyncio.Event(), cast("Any", ears)), ears
+
+
+async def test_a_change_that_there_is_no_room_to_evaluate_at_once_is_told_and_looked_for_later(bench: Bench) -> None:
+    await bench.publish(Alarm(machine="press"))
+    duty, ears = listened(bench)
+
+    looks = duty.heard(frozenset({REF}))
+    found = await duty.find([WorkspaceRef("acme", f"w{number}") for number in range(PARALLEL)])
+
+    assert (looks, dict(found), ears.heard) == (True, {}, [frozenset({REF})])
+    assert list(await duty.find(())) == [REF]
+
+
+async def test_a_change_of_anything_is_told_and_everything_looked_for(bench: Bench) -> None:
+    await bench.publish(Alarm(machine="press"))
+    duty, ears = listened(bench)
+
+    assert duty.heard(frozenset())
+    assert ears.heard == [frozenset()]
+    assert list(await duty.find(())) == [REF]
+    assert Evaluating(an_evaluator(bench)).heard(frozenset())
+
+
+async def test_what_is_no_workspace_is_told_and_not_evaluated(bench: Bench) -> None:
+    duty, ears = listened(bench)
+
+    assert duty.heard(frozenset({EVERYWHERE}))
+
+    assert dict(await duty.find(())) == {}
+    assert ears.heard == [frozenset({EVERYWHERE})]
+
+
+async def test_a_change_while_its_workspace_is_evaluated_is_told_when_that_is_over(bench: Bench) -> None:
+    await bench.publish(Alarm(machine="press"))
+    duty, ears = listened(bench)
+    (work,) = (await duty.find(())).values()
+
+    looks = duty.heard(frozenset({REF}))
+    before = list(ears.heard)
+    await work()
+
+    assert (looks, before, ears.heard) == (False, [], [frozenset({REF})])
+
+
+async def test_workspaces_that_changed_do_not_keep_others_from_being_looked_for(bench: Bench) -> None:
+    await bench.publish(Alarm(machine="press"), workspace_id="other")
+    duty, _ = listened(bench)
+    other = WorkspaceRef("acme", "other")
+    looked: list[set[WorkspaceRef]] = []
+    for _ in range(2):
+        duty.heard(frozenset({REF}))
+        looked.append(set(await duty.find(())))
+        for workspace in looked[-1]:
+            duty.tell(workspace)
+
+    assert looked == [{REF}, {other}]
+
+
+async def test_where_it_was_in_vain_to_go_at_once_is_looked_for_until_there_was_something(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reflexr.workspace.evaluating._MANY", 1)
+    await bench.publish(Alarm(machine="press"))
+    await bench.reactor(each("plant:a")).evaluate()
+    duty, ears = listened(bench)
+
+    async def changed() -> list[WorkspaceRef]:
+        """Says that the workspace changed, and returns where it goes."""
+        duty.heard(frozenset({REF}))
+        found = await duty.find(())
+        for work in found.values():
+            await work()
+        return list(found)
+
+    assert await changed() == [REF]
+    assert await changed() == []
+    await bench.publish(Alarm(machine="press"))
+    assert await changed() == [REF]
+    # The first time that it looks again, as others did the work before; then it goes there at once.
+    assert [await changed() for _ in range(2)] == [[REF], []]
+    for number in range(2):
+        duty.heard(frozenset({WorkspaceRef("acme", f"empty{number}")}))
+        for work in (await duty.find(())).values():
+            await work()
+    assert await changed() == [REF]
+    assert len(ears.heard) == 8
 
 
 async def test_a_workspace_that_another_reactor_evaluates_is_left_to_it(bench: Bench) -> None:

@@ -503,7 +503,7 @@ async def test_runs_that_another_was_faster_with_are_left_alone(bench: Bench) ->
 
     claimed = await claimer.claim(REF, ["fir_1", "fir_2"])
 
-    assert (claimed.claims, claimed.abandoned) == ((), ())
+    assert (claimed.claims, claimed.failed) == ((), ())
 
 
 async def test_a_claim_looks_again_whose_turn_it_is(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from reflexr.core import Armed, Needs, Run, RunStatus, ScopeState
+from reflexr.core import Armed, Needs, Run, RunStatus, ScopeState, Waiting, overdue
 from reflexr.workspace import (
     InMemoryStorage,
     LeaseKey,
@@ -42,7 +42,7 @@ def a_state(due: datetime | None, expires: datetime | None) -> ScopeState:
     )
 
 
-def numbered(number: int, key: str, status: RunStatus, at: datetime) -> Run:
+def numbered(number: int, key: str, status: RunStatus, at: datetime, waiting: Waiting) -> Run:
     return a_run(
         f"r{number}",
         rule=RULES[0],
@@ -50,11 +50,19 @@ def numbered(number: int, key: str, status: RunStatus, at: datetime) -> Run:
         seq=number,
         status=status,
         next_attempt_at=at if status == "retrying" else None,
+        waiting=waiting if status == "paused" else None,
     )
 
 
 states = st.builds(a_state, st.none() | times, st.none() | times)
-runs = st.builds(numbered, st.integers(0, 7), st.sampled_from(KEYS[:2]), st.sampled_from(STATUSES), times)
+runs = st.builds(
+    numbered,
+    st.integers(0, 7),
+    st.sampled_from(KEYS[:2]),
+    st.sampled_from(STATUSES),
+    times,
+    st.builds(Waiting, request=st.none(), since=times, until=st.none() | times, blocks=st.booleans()),
+)
 
 
 @dataclass
@@ -83,7 +91,8 @@ class Model:
         )
         running = [run.id for run in scoped if run.status == "running"]
         waiting = ("pending", "retrying", "dead_lettered") if blocking else ("pending", "retrying")
-        return next(iter(running + [run.id for run in scoped if run.status in waiting]), None)
+        held = [run.id for run in scoped if run.status in waiting or (run.waiting is not None and run.waiting.blocks)]
+        return next(iter(running + held), None)
 
     def due(self, policy: RunPolicy, now: datetime) -> set[str]:
         found: set[str] = set()
@@ -95,7 +104,9 @@ class Model:
                 run.status == "pending"
                 or (run.status == "retrying" and run.next_attempt_at is not None and run.next_attempt_at <= now)
                 or (run.status == "running" and (lease is None or lease[1] <= now))
+                or overdue(run, now)
             )
+            ordered = ordered or (run.status == "paused" and run.rule in policy.ordered)
             if ready and (ordered or run.rule in policy.unordered):
                 found.add(run.id)
         return found

@@ -281,6 +281,7 @@ async def test_with_nothing_to_do_it_does_nothing(bench: Bench) -> None:
         await reactor.settle()
         for _ in range(50):
             await asyncio.sleep(0)
+        # What is still under way has to end, and says nothing of that.
         await asyncio.sleep(0.05)
         for name in ("behind", "due_runs", "next_due", "renew", "now"):
             method = getattr(bench.storage, name)
@@ -290,6 +291,7 @@ async def test_with_nothing_to_do_it_does_nothing(bench: Bench) -> None:
                 return await method(*arguments, **options)
 
             setattr(bench.storage, name, noted)
+        # Nothing is to happen, so there is nothing to wait for.
         await asyncio.sleep(0.05)
         idle = list(asked)
         stop.set()
@@ -422,8 +424,8 @@ async def test_an_attempt_that_is_stopped_before_its_action_began_is_abandoned_t
     await reactor.evaluate()
     take_up = Executor[Any].take_up
 
-    def stopped_at_once(executor: Executor[Any], claim: Any, session: Any, attempts: Any) -> None:
-        take_up(executor, claim, session, attempts)
+    def stopped_at_once(executor: Executor[Any], claim: Any, ticket: Any, session: Any) -> None:
+        take_up(executor, claim, ticket, session)
         session.attempts[claim.key].stop()
 
     monkeypatch.setattr(Executor, "take_up", stopped_at_once)

@@ -30,8 +30,9 @@ class Chore:
         self.failures: list[WorkspaceRef] = []
         self.waits: list[timedelta] = []
 
-    def heard(self, changed: frozenset[WorkspaceRef]) -> None:
+    def heard(self, changed: frozenset[WorkspaceRef]) -> bool:
         self.changes.append(changed)
+        return True
 
     async def find(self, busy: Collection[WorkspaceRef]) -> Mapping[WorkspaceRef, Work]:
         self.looks += 1
@@ -91,6 +92,33 @@ async def test_looking_for_work_that_fails_breaks_off_none_that_goes_on(storage:
     with pytest.raises(OSError, match="gone"):
         await rounds.until_idle()
     assert (chore.done, chore.looks) == ([REF], 2)
+
+
+async def test_what_comes_of_work_that_ends_while_more_is_looked_for_is_done_too(storage: InMemoryStorage) -> None:
+    chore = Chore(REF)
+    rounds = Rounds(chore, storage)
+    look, work = chore.find, chore.work
+    looking, ended = asyncio.Event(), asyncio.Event()
+
+    async def find(busy: Collection[WorkspaceRef]) -> Mapping[WorkspaceRef, Work]:
+        found = await look(busy)
+        if chore.looks == 2:
+            looking.set()
+            await ended.wait()
+        return found
+
+    async def work_meanwhile(workspace: WorkspaceRef) -> int:
+        if workspace == REF:
+            rounds.wake()
+            await looking.wait()
+            chore.todo.append(OTHER)
+            asyncio.get_running_loop().call_soon(ended.set)
+        return await work(workspace)
+
+    chore.find, chore.work = find, work_meanwhile
+
+    assert await rounds.until_idle() == 2
+    assert chore.done == [REF, OTHER]
 
 
 async def test_serving_sleeps_until_something_changes_and_looks_no_more_than_that(storage: InMemoryStorage) -> None:

@@ -235,3 +235,15 @@ def test_a_tick_carries_the_time_it_was_due_and_an_id_that_is_the_same_in_every_
     assert draft.actor == SCHEDULER
     assert tick_id("heartbeat", due) != tick_id("heartbeat", due + MINUTE)
     assert tick_id("heartbeat", due) != tick_id("other", due)
+
+
+def test_a_schedule_has_one_json_text_whatever_the_order_of_its_targets() -> None:
+    targets = [("acme", workspace_id) for workspace_id in ("prod", "dev", "test", "a", "b")]
+
+    written = [
+        Schedule.model_validate({"name": "s", "every": MINUTE, "targets": order}).model_dump_json()
+        for order in (targets, targets[::-1])
+    ]
+
+    assert written[0] == written[1]
+    assert Schedule.model_validate_json(written[0]).targets == {WorkspaceRef(*target) for target in targets}

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from logging import getLogger
 from time import perf_counter
@@ -13,7 +13,18 @@ from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 from pydantic import JsonValue
 
-from reflexr.core import ABANDONED, AgentActor, Rule, RuleError, Run, Transition, abandon, checkpoint, fail, succeed
+from reflexr.core import (
+    ABANDONED,
+    AgentActor,
+    Rule,
+    RuleError,
+    Run,
+    Transition,
+    abandon,
+    checkpoint,
+    fail,
+    succeed,
+)
 from reflexr.telemetry import RunAttributes, attributes, in_session, record_exception, traceparent_of
 from reflexr.workspace.actions import Action, Output, output_value, params_of
 from reflexr.workspace.claiming import Claim
@@ -26,12 +37,17 @@ from reflexr.workspace.failures import (
     RunFailure,
     failure_of,
 )
+from reflexr.workspace.live_attempts import LiveAttempt
+from reflexr.workspace.pauses import Pause, pausing
 from reflexr.workspace.reactions import Reaction
 from reflexr.workspace.recording import Recorder, Step
 from reflexr.workspace.run_contexts import RunContext
 from reflexr.workspace.workspaces import Workspaces
 
 _LOGGER: Final = getLogger("reflexr.workspace.reactor")
+
+LONGEST_PATIENCE: Final = timedelta(seconds=5)
+"""How long an action that was cancelled may take to end, at most, before it is left behind."""
 
 type Move = Callable[[Run, datetime], Transition]
 """What becomes of the run, once it is recorded: one of core's transitions."""
@@ -47,6 +63,7 @@ class Equipment[Deps]:
         deps: What the application gives its actions.
         run_context: What surrounds each attempt.
         recorder: Records what becomes of it.
+        patience: How long an action that was cancelled may take to end before it is left behind.
     """
 
     workspaces: Workspaces
@@ -54,6 +71,7 @@ class Equipment[Deps]:
     deps: Deps
     run_context: RunContext
     recorder: Recorder
+    patience: timedelta = LONGEST_PATIENCE
 
 
 class Attempt[Deps]:
@@ -74,9 +92,10 @@ class Attempt[Deps]:
 
     def stop(self) -> None:
         """Cancels the action, if it is at work, so that the attempt ends as abandoned."""
-        self._stopped = True
-        if self._task is not None:
+        if self._task is not None and not self._stopped:
+            # Once, as what it does to clean up is not broken off.
             self._task.cancel()
+        self._stopped = True
 
     async def carry_out(self) -> None:
         """Runs the action and records what became of it. A cancellation stops the action, not the recording.
@@ -116,8 +135,7 @@ class Attempt[Deps]:
         ):
             self._task = asyncio.current_task()
             try:
-                output = await self._output()
-                return partial(_succeeded, attempt=run.attempt, output=output)
+                return await self._conclude()
             except (KeyboardInterrupt, GeneratorExit):
                 # The process or its event loop ends here and now: the lease lapses, and the attempt is found abandoned.
                 raise
@@ -135,37 +153,67 @@ class Attempt[Deps]:
                 self._task = None
                 _uncancel()
 
-    async def _output(self) -> JsonValue:
-        """Runs the action in its context, and returns its output as it is recorded."""
+    async def _conclude(self) -> Move:
+        """Runs the action in its context, and returns the transition that its output comes to."""
         if self._stopped:
             raise asyncio.CancelledError
         action, reaction = self._prepare()
-        failure: BaseException | None = None
-        output: JsonValue = None
         async with self._equipment.run_context(reaction):
             try:
-                output = output_value(await self._run(action, reaction), reaction.run_id)
+                return self._concluded(await self._run(action, reaction))
             except BaseException as error:
                 failure = error
                 raise
-        if failure is not None:
-            # The context swallowed it, but a failure is one.
-            raise failure
-        return output
+        # The context swallowed it, but a failure is one.
+        raise failure
+
+    def _concluded(self, output: Output) -> Move:
+        """Returns the transition that an output comes to."""
+        run, rule = self._claim.run, self._claim.rule
+        if isinstance(output, Pause):
+            return pausing(output, run, blocks=rule.on_pause == "block")
+        return partial(_succeeded, attempt=run.attempt, output=output_value(output, run.id))
 
     async def _run(self, action: Action[Deps], reaction: Reaction[Deps]) -> Output:
         timeout = self._claim.rule.timeout
-        limit = asyncio.timeout(None if timeout is None else timeout.total_seconds())
+        # A task of its own, as an action that makes light of its cancellation is to hold up nobody. It begins at once.
+        work = asyncio.Task(_outcome(action, reaction), loop=asyncio.get_running_loop(), eager_start=True)
         try:
-            async with limit:
-                output = await action.run(reaction)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-        else:
-            if not limit.expired():
-                return output
+            if not work.done():
+                await asyncio.wait([work], timeout=None if timeout is None else timeout.total_seconds())
+            if work.done():
+                return _told(work.result())
+        finally:
+            await self._end(work)
         raise RunFailure(f"the attempt took longer than {timeout}", reason=TIMEOUT)
+
+    async def _end(self, work: "asyncio.Task[_Outcome]") -> None:
+        """Cancels an action that is at work, and waits a while for its end."""
+        if work.done():
+            return
+        work.cancel()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._equipment.patience.total_seconds()
+        cancelled: asyncio.CancelledError | None = None
+        while not work.done() and (left := until - loop.time()) > 0:
+            try:
+                await asyncio.wait([work], timeout=left)
+            except asyncio.CancelledError as error:
+                # What it does to clean up has its time all the same.
+                cancelled = error
+        if not work.done():
+            _LEFT_BEHIND.add(work)
+            work.add_done_callback(_LEFT_BEHIND.discard)
+            _LOGGER.error(
+                "the action of run %r in %s was cancelled and goes on all the same: it is left behind, and what it "
+                "comes to is not heard",
+                self._claim.run.id,
+                self._claim.workspace,
+            )
+        elif isinstance(work.result()[1], KeyboardInterrupt):
+            _told(work.result())
+        if cancelled is not None:
+            raise cancelled
 
     def _prepare(self) -> tuple[Action[Deps], Reaction[Deps]]:
         """Returns the action and what it is given.
@@ -186,13 +234,14 @@ class Attempt[Deps]:
         actor = AgentActor(rule=run.rule, run_id=run.id, name=rule.then.action)
         workspace = equipment.workspaces.handle(self._claim.workspace, actor=actor)
         return action, Reaction(
-            workspace=workspace.caused_by(run.causation, correlation_id=run.correlation_id),
+            workspace=workspace.caused_by(run.causation, correlation_id=run.correlation_id, attempt=run.attempt),
             run=run,
             rule=rule,
             envelopes=self._claim.envelopes,
             deps=equipment.deps,
             params=params,
             save_checkpoint=self._save_checkpoint,
+            live=LiveAttempt(equipment.workspaces.configuration.settings.live_output, self._claim.workspace, run),
         )
 
     async def _save_checkpoint(self, step: str, value: JsonValue) -> Run:
@@ -228,6 +277,28 @@ class Attempt[Deps]:
         }
         instruments.runs.add(1, ended)
         instruments.run_duration.record(perf_counter() - self._claim.began, ended)
+
+
+# asyncio itself keeps no more than a weak reference to a task.
+_LEFT_BEHIND: Final[set["asyncio.Task[_Outcome]"]] = set()
+
+type _Outcome = tuple[Output, BaseException | None]
+"""What an action returned, or what it raised."""
+
+
+async def _outcome(action: Action[Any], reaction: Reaction[Any]) -> _Outcome:
+    """Runs an action, and returns what came of it: the task that it runs in never fails."""
+    try:
+        return await action.run(reaction), None
+    except BaseException as error:
+        return None, error
+
+
+def _told(outcome: _Outcome) -> Output:
+    output, error = outcome
+    if error is not None:
+        raise error
+    return output
 
 
 def _next(run: Run | None) -> str:

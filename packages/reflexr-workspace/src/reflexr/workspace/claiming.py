@@ -1,4 +1,7 @@
-"""Claiming: taking runs that are due, and their leases, in one transaction, so that nobody else carries them out."""
+"""Claiming: taking runs and their leases in one transaction, so that nobody else carries them out.
+
+Runs that are due are claimed in a transaction of their own, those that were just fired in the one that fires them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from typing import Final
 
 from opentelemetry.trace import Link, Span
 
-from reflexr.core import Draft, Envelope, Rule, Run, abandon, due, start
+from reflexr.core import Draft, Envelope, Rule, Run, abandon, due, expire, overdue, start
 from reflexr.telemetry import Attributes, attributes, span_context_of, traceparent_of
 from reflexr.workspace.configuration import Configuration
 from reflexr.workspace.facts import append_facts
@@ -48,11 +51,25 @@ class Claimed:
 
     Attributes:
         claims: The attempts that were begun.
-        abandoned: The runs whose last attempt's lease had lapsed, which was recorded as a failure.
+        failed: The runs of which a failure was recorded: their attempt's lease had lapsed, or nobody had answered them
+            in time.
     """
 
     claims: tuple[Claim, ...]
-    abandoned: tuple[Run, ...]
+    failed: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Attempts that were begun, as far as they are not saved yet.
+
+    Attributes:
+        claims: The attempts.
+        facts: What tells of them.
+    """
+
+    claims: tuple[Claim, ...] = ()
+    facts: tuple[Draft, ...] = ()
 
 
 class Claimer:
@@ -82,6 +99,7 @@ class Claimer:
         """Begins the next attempt of those of these runs whose turn it is and that nobody has.
 
         An attempt whose lease has lapsed is recorded as abandoned, and its run starts again when its back-off is over.
+        A paused run that nobody has answered in time is dead-lettered.
 
         Raises:
             StorageError: The storage could not. Nothing was claimed.
@@ -94,42 +112,110 @@ class Claimer:
             for span in spans:
                 span.end()
             raise
-        self._measure(claimed)
+        self.measure(claimed.claims)
         return claimed
 
-    async def _claim(self, transaction: Transaction, run_ids: Sequence[str], spans: list[Span]) -> Claimed:
-        now = transaction.now
-        rules = await self._configuration.rules_in(transaction)
-        runs = await self._turns(transaction, rules, list((await transaction.runs(run_ids)).values()))
-        facts: list[Draft] = []
-        abandoned: list[Run] = []
-        for run in await self._deserted(transaction, runs):
-            ended = abandon(run, attempt=run.attempt, now=now, policy=rules[run.rule].retry)
-            abandoned.append(ended.run)
-            facts += ended.facts
-        ready = {run_lease(run.id): run for run in runs if due(run, now)}
-        taken = await transaction.acquire(list(ready), self._holder, self._lease_ttl) if ready else frozenset[str]()
+    async def next_of(self, transaction: Transaction, fired: Sequence[Run], rules: Mapping[str, Rule]) -> list[Run]:
+        """Returns those of the runs that were just fired whose turn it is: they may start at once.
+
+        Args:
+            transaction: The transaction that fires them, where they are not saved yet.
+            fired: The runs, of rules that are enabled.
+            rules: The workspace's rules.
+        """
+        scopes = {run.id: RunScope(run.rule, run.scope_key) for run in fired if rules[run.rule].ordering == "scope"}
+        blocking = {run.rule for run in fired if _blocks(rules[run.rule])}
+        taken = set(await transaction.first_runs(set(scopes.values()), blocking=blocking) if scopes else ())
+        turns: list[Run] = []
+        for run in sorted(fired, key=lambda one: one.position):
+            scope = scopes.get(run.id)
+            if scope not in taken:
+                turns.append(run)
+            if scope is not None:
+                taken.add(scope)
+        return turns
+
+    async def begin(
+        self,
+        transaction: Transaction,
+        runs: Sequence[Run],
+        rules: Mapping[str, Rule],
+        known: Mapping[int, Envelope],
+        spans: list[Span],
+    ) -> Begun:
+        """Begins an attempt of those of these runs of which nobody has the lease. The caller saves them.
+
+        Args:
+            transaction: Where their leases are taken.
+            runs: The runs, whose turn it is.
+            rules: The workspace's rules.
+            known: Envelopes of the log that need not be read, by place.
+            spans: Where the attempts' spans are added, so that whoever cannot commit ends them.
+        """
+        leases = {run_lease(run.id): run for run in runs}
+        if not leases:
+            return Begun()
+        taken = await transaction.acquire(list(leases), self._holder, self._lease_ttl)
+        starting = [run for name, run in leases.items() if name in taken]
+        unknown = {seq for run in starting for seq in run.matched if seq not in known}
+        matched = {**known, **(await transaction.read_seqs(unknown) if unknown else {})}
         claims: list[Claim] = []
-        starting = [run for name, run in ready.items() if name in taken]
-        matched = await transaction.read_seqs({seq for run in starting for seq in run.matched}) if starting else {}
+        facts: list[Draft] = []
         for run in starting:
             envelopes = tuple(self._bound(matched, run))
             span = self._begin_span(transaction.workspace, run, envelopes)
             spans.append(span)
             context = span.get_span_context()
-            begun = start(run, now=now, trace_id=f"{context.trace_id:032x}" if context.is_valid else None)
+            trace_id = f"{context.trace_id:032x}" if context.is_valid else None
+            begun = start(run, now=transaction.now, trace_id=trace_id)
             traceparent = traceparent_of(span)
             facts += (fact._replace(traceparent=traceparent) for fact in begun.facts)
             claims.append(Claim(transaction.workspace, begun.run, rules[run.rule], envelopes, span, perf_counter()))
+        return Begun(tuple(claims), tuple(facts))
+
+    def measure(self, claims: Sequence[Claim]) -> None:
+        """Records how long runs waited for their first attempt."""
+        instruments = self._configuration.instruments
+        if not instruments.active:
+            return
+        for claim in claims:
+            started_at = claim.run.started_at
+            if claim.run.attempt == 1 and started_at is not None:
+                instruments.run_latency.record(
+                    max((started_at - claim.run.fired_at).total_seconds(), 0),
+                    {
+                        "reflexr.tenant.id": claim.workspace.tenant_id,
+                        "reflexr.workspace.id": claim.workspace.workspace_id,
+                        "reflexr.rule": self._configuration.rule_label(claim.run.rule),
+                    },
+                )
+
+    async def _claim(self, transaction: Transaction, run_ids: Sequence[str], spans: list[Span]) -> Claimed:
+        now = transaction.now
+        rules = await self._configuration.rules_in(transaction)
+        runs = await self._turns(transaction, rules, list((await transaction.runs(run_ids)).values()))
+        failures = [
+            abandon(run, attempt=run.attempt, now=now, policy=rules[run.rule].retry)
+            for run in await self._deserted(transaction, runs)
+        ]
+        failures += (expire(run, now=now) for run in runs if overdue(run, now))
+        failed = tuple(failure.run for failure in failures)
+        facts = [fact for failure in failures for fact in failure.facts]
+        begun = await self.begin(transaction, [run for run in runs if due(run, now)], rules, {}, spans)
+        facts += begun.facts
         if facts:
-            await transaction.save_runs([*abandoned, *(claim.run for claim in claims)])
+            await transaction.save_runs([*failed, *(claim.run for claim in begun.claims)])
             await append_facts(transaction, facts)
-        return Claimed(tuple(claims), tuple(abandoned))
+        return Claimed(begun.claims, failed)
 
     async def _turns(self, transaction: Transaction, rules: Mapping[str, Rule], runs: Sequence[Run]) -> list[Run]:
-        """Returns the runs of enabled rules whose turn in their scope it is, in firing order."""
+        """Returns the runs of enabled rules whose turn in their scope it is, or that are paused, in firing order."""
         admitted = [run for run in runs if run.rule in rules and rules[run.rule].enabled]
-        scopes = {run.id: RunScope(run.rule, run.scope_key) for run in admitted if rules[run.rule].ordering == "scope"}
+        scopes = {
+            run.id: RunScope(run.rule, run.scope_key)
+            for run in admitted
+            if run.status != "paused" and rules[run.rule].ordering == "scope"
+        }
         blocking = {run.rule for run in admitted if _blocks(rules[run.rule])}
         first = await transaction.first_runs(set(scopes.values()), blocking=blocking) if scopes else {}
         turns = [run for run in admitted if run.id not in scopes or first.get(scopes[run.id]) == run.id]
@@ -164,22 +250,6 @@ class Claimer:
             return [Link(context) for context in map(span_context_of, published) if context is not None]
 
         return self._configuration.tracing.begin(f"invoke_workflow {run.rule}", details, links=links)
-
-    def _measure(self, claimed: Claimed) -> None:
-        instruments = self._configuration.instruments
-        if not instruments.active:
-            return
-        for claim in claimed.claims:
-            started_at = claim.run.started_at
-            if claim.run.attempt == 1 and started_at is not None:
-                instruments.run_latency.record(
-                    max((started_at - claim.run.fired_at).total_seconds(), 0),
-                    {
-                        "reflexr.tenant.id": claim.workspace.tenant_id,
-                        "reflexr.workspace.id": claim.workspace.workspace_id,
-                        "reflexr.rule": self._configuration.rule_label(claim.run.rule),
-                    },
-                )
 
 
 def _blocks(rule: Rule) -> bool:

@@ -6,13 +6,14 @@ What they decide is `reflexr.core`'s. Which workspaces are evaluated when is `re
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from logging import getLogger
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from reflexr.core import (
     Batch,
@@ -25,6 +26,7 @@ from reflexr.core import (
     Rule,
     RuleProgress,
     RuleSet,
+    Run,
     begin,
     create_run,
     evaluate,
@@ -33,13 +35,16 @@ from reflexr.core import (
 )
 from reflexr.telemetry import Attributes, attributes, traceparent_of, untraced
 from reflexr.workspace.configuration import Configuration
+from reflexr.workspace.executing import Executor, Starting
 from reflexr.workspace.facts import append_facts
 from reflexr.workspace.refs import EVALUATION_LEASE, LeaseKey, WorkspaceRef
 from reflexr.workspace.rounds import FIRST_DELAY, PARALLEL, Delays, Work
+from reflexr.workspace.slots import EVERYWHERE
 from reflexr.workspace.storage import LogWindow, StateChanges, Transaction, Watch
 
 _LOGGER: Final = getLogger("reflexr.workspace.reactor")
 _MAX_SETS: Final = 64
+_MANY: Final = 1_000
 
 
 class Evaluator:
@@ -126,17 +131,27 @@ class Evaluating:
 
     name = "evaluating"
 
-    def __init__(self, evaluator: Evaluator, stop: asyncio.Event | None = None) -> None:
+    def __init__(
+        self, evaluator: Evaluator, stop: asyncio.Event | None = None, executor: Executor[Any] | None = None
+    ) -> None:
         """Takes up the duty.
 
         Args:
             evaluator: Who evaluates.
             stop: Ends it after the batch at hand. Without one, what breaks is not tried again.
+            executor: Who serves beside it: starts what is fired, where it has room, and hears of a workspace that
+                changed once that was evaluated.
         """
         self._evaluator = evaluator
         self._stop = stop
+        self._executor = executor
         self._aside = Delays[WorkspaceRef]()
         self._elsewhere: set[WorkspaceRef] = set()
+        # Those that are being evaluated, and whether they changed meanwhile.
+        self._at_hand: dict[WorkspaceRef, bool] = {}
+        self._changed: set[WorkspaceRef] = set()
+        self._in_vain: set[WorkspaceRef] = set()
+        self._looked = True
 
     @property
     def contended(self) -> bool:
@@ -148,23 +163,41 @@ class Evaluating:
         """Always: everything that it does is work that was found."""
         return True
 
-    def heard(self, changed: frozenset[WorkspaceRef]) -> None:
-        """Looks again at workspaces that were left alone, as their rules have something new to decide on.
+    def heard(self, changed: frozenset[WorkspaceRef]) -> bool:
+        """Takes note of workspaces that changed: they are gone to at once, and also if they were left alone.
 
-        Not at those that another reactor has in hand: they change with each of its commits.
+        Not those that another reactor has in hand, as they change with each of its commits, and not those where it was
+        in vain last time: these are looked for with all the others.
         """
+        at_hand = changed & self._at_hand.keys()
+        self._at_hand.update(dict.fromkeys(at_hand, True))
         for workspace in changed - self._elsewhere:
             self._aside.forget(workspace)
+        at_once = changed - at_hand - self._elsewhere - self._in_vain - {EVERYWHERE}
+        self._changed |= at_once
+        others = changed - at_hand - at_once
+        if others or not changed:
+            self._pass_on(others)
+        return at_hand != changed or not changed
 
     async def find(self, busy: Collection[WorkspaceRef]) -> Mapping[WorkspaceRef, Work]:
-        """Returns workspaces that are behind."""
+        """Returns workspaces that changed, and those that are behind; the latter at least every other time."""
         room = PARALLEL - len(busy)
-        if room <= 0:
-            return {}
-        limit = PARALLEL + len(self._aside)
-        behind = await self._evaluator.storage.behind(self._evaluator.watch, limit=limit)
-        todo = [workspace for workspace in behind if workspace not in busy and workspace not in self._aside]
-        return {workspace: _Workspace(self._evaluator, workspace, self).evaluate for workspace in todo[:room]}
+        behind: Sequence[WorkspaceRef] = ()
+        looks = room > 0 and not (self._changed and self._looked)
+        if looks:
+            behind = await self._evaluator.storage.behind(self._evaluator.watch, limit=PARALLEL + len(self._aside))
+        at_once = frozenset(islice(self._changed, max(room, 0)))
+        if others := frozenset(self._changed - at_once):
+            self._pass_on(others)
+        self._changed.clear()
+        self._looked = looks
+        self._in_vain.difference_update(behind)
+        todo = [one for one in behind if not (one in busy or one in at_once or one in self._aside)]
+        found = [*at_once, *todo][: max(room, 0)]
+        # Of a change that was not passed on yet, it is once the evaluation has seen it.
+        self._at_hand.update((workspace, workspace in at_once) for workspace in found)
+        return {workspace: partial(self._evaluate, workspace, workspace in at_once) for workspace in found}
 
     async def rest(self) -> timedelta | None:
         """Returns how long it is until a workspace that was left alone is tried again."""
@@ -194,6 +227,41 @@ class Evaluating:
         """Whether no further batch is to be begun."""
         return self._stop is not None and self._stop.is_set()
 
+    def tell(self, workspace: WorkspaceRef) -> None:
+        """Tells whoever serves beside it of a workspace at hand, if that changed."""
+        if self._at_hand[workspace]:
+            self._at_hand[workspace] = False
+            self._pass_on(frozenset({workspace}))
+
+    def starting(self) -> AbstractContextManager[Starting[Any] | None]:
+        """Gives what starts runs in the transaction that fires them, if anything does: see `Executor.starting`."""
+        return nullcontext() if self._executor is None else self._executor.starting()
+
+    async def _evaluate(self, workspace: WorkspaceRef, at_once: bool) -> int:
+        """Evaluates a workspace.
+
+        Args:
+            workspace: The workspace.
+            at_once: Whether it was not looked for, as it changed.
+        """
+        changes = 0
+        try:
+            changes = await _Workspace(self._evaluator, workspace, self, is_behind=not at_once).evaluate()
+            # It is at hand until what it committed was heard of.
+            await asyncio.sleep(0)
+        finally:
+            self.tell(workspace)
+            del self._at_hand[workspace]
+        if at_once and not changes:
+            if len(self._in_vain) == _MANY:
+                self._in_vain.clear()
+            self._in_vain.add(workspace)
+        return changes
+
+    def _pass_on(self, changed: frozenset[WorkspaceRef]) -> None:
+        if self._executor is not None:
+            self._executor.hear(changed)
+
 
 @dataclass(slots=True)
 class _Decisions:
@@ -204,6 +272,7 @@ class _Decisions:
     firings: list[Firing] = field(default_factory=list[Firing])
     errors: list[DeadLetter] = field(default_factory=list[DeadLetter])
     facts: list[Draft] = field(default_factory=list[Draft])
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])
 
     def add(self, rule: Rule, evaluation: Evaluation) -> None:
         self.progress[rule.name] = evaluation.progress
@@ -225,11 +294,14 @@ class _Group:
 class _Workspace:
     """One evaluation of one workspace, batch after batch, until every rule is caught up."""
 
-    def __init__(self, evaluator: Evaluator, workspace: WorkspaceRef, duty: Evaluating) -> None:
+    def __init__(self, evaluator: Evaluator, workspace: WorkspaceRef, duty: Evaluating, *, is_behind: bool) -> None:
         self._evaluator = evaluator
         self._configuration = evaluator.configuration
         self._workspace = workspace
         self._duty = duty
+        self._is_behind = is_behind
+        self._starts = True
+        self._has_fired = False
         self._left: set[str] = set()
         self._batches = 0
         self._changes = 0
@@ -240,7 +312,9 @@ class _Workspace:
         """Evaluates the workspace, and returns how many transactions changed something."""
         try:
             while not self._duty.stopping:
-                if await self._batch():
+                done = await self._next()
+                self._duty.tell(self._workspace)
+                if done:
                     break
         finally:
             if self._leased:
@@ -248,23 +322,39 @@ class _Workspace:
                 await self._evaluator.storage.release((key,), self._evaluator.holder)
         if self._contended:
             self._duty.leave(self._workspace)
-        elif self._left or not self._changes:
+        elif self._left or (self._is_behind and not self._changes):
             self._duty.set_aside(self._workspace)
         else:
             self._duty.done(self._workspace)
         return self._changes
 
+    async def _next(self) -> bool:
+        """Evaluates one batch, and returns whether that was all; runs that cannot be started keep none from firing."""
+        try:
+            return await self._batch()
+        except Exception:
+            if not (self._starts and self._has_fired):
+                raise
+            # Whose fault it was shows when runs are fired alone.
+            self._starts = False
+            return False
+
     async def _batch(self) -> bool:
         """Evaluates one batch, and returns whether that was all."""
         began = perf_counter()
         evaluator = self._evaluator
-        # The span, if there is one, ends after the commit.
+        self._has_fired = False
+        # The span, if there is one, ends after the commit, and what was started goes on from then.
         with ExitStack() as traced:
+            starting = traced.enter_context(self._duty.starting()) if self._starts else None
             async with AsyncExitStack() as stack:
                 # What is found may be nothing; if it is something, it is traced from there on.
                 with untraced():
                     transaction = await stack.enter_async_context(evaluator.storage.transaction(self._workspace))
                     holder = (await transaction.holders((EVALUATION_LEASE,))).get(EVALUATION_LEASE)
+                    if not transaction.head.seq:
+                        # It changed, but not its log, as there is none.
+                        return True
                     if holder not in (None, evaluator.holder):
                         self._contended, self._leased = True, False
                         return True
@@ -287,6 +377,9 @@ class _Workspace:
                             attributes.FIRINGS: len(decisions.firings),
                         }
                     )
+                    if decisions.firings:
+                        self._has_fired = True
+                        await self._fire(transaction, rules, batch, decisions, starting)
                 appended = await self._save(transaction, decisions, traceparent)
                 if group is not None and batch is not None:
                     self._pass_over(appended, group, batch, decisions)
@@ -402,14 +495,30 @@ class _Workspace:
         decisions.progress[rule.name] = progress[rule.name]
         decisions.states.pop(rule.name)
 
+    async def _fire(
+        self,
+        transaction: Transaction,
+        rules: Mapping[str, Rule],
+        batch: Batch,
+        decisions: _Decisions,
+        starting: Starting[Any] | None,
+    ) -> None:
+        """Makes the runs that were fired, and starts those that can be started at once."""
+        decisions.runs = {firing.id: create_run(firing) for firing in decisions.firings}
+        if starting is not None:
+            known = {envelope.seq: envelope for envelope in batch.envelopes}
+            begun = await starting.begin(transaction, list(decisions.runs.values()), rules, known)
+            decisions.runs.update((claim.run.id, claim.run) for claim in begun.claims)
+            decisions.facts += begun.facts
+
     async def _save(self, transaction: Transaction, decisions: _Decisions, traceparent: str | None) -> list[Envelope]:
         """Saves all that was decided but how far the rules have come, and returns the facts as they are in the log."""
         if decisions.states:
             await transaction.change_states(decisions.states)
         if decisions.errors:
             await transaction.add_dead_letters(decisions.errors)
-        if decisions.firings:
-            await transaction.save_runs([create_run(firing) for firing in decisions.firings])
+        if decisions.runs:
+            await transaction.save_runs(decisions.runs.values())
         return await append_facts(transaction, decisions.facts, traceparent) if decisions.facts else []
 
     def _pass_over(self, appended: Sequence[Envelope], group: _Group, batch: Batch, decisions: _Decisions) -> None:

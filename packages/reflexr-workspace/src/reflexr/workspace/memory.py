@@ -241,8 +241,25 @@ class InMemoryStorage(Storage):
         return self._behind.find(watch, limit)
 
     @override
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
-        return self._due_runs.find(policy, self._now(), limit)
+    async def due_runs(
+        self,
+        policy: RunPolicy,
+        *,
+        limit: int,
+        each: int | None = None,
+        after: WorkspaceRef | None = None,
+        but_runs: Collection[LeaseKey] = (),
+        but_workspaces: Collection[WorkspaceRef] = (),
+    ) -> list[DueRun]:
+        return self._due_runs.find(
+            policy,
+            self._now(),
+            limit=limit,
+            each=each,
+            after=after,
+            but_runs=but_runs,
+            but_workspaces=but_workspaces,
+        )
 
     @override
     async def next_due(self, policy: RunPolicy) -> timedelta | None:

@@ -107,14 +107,25 @@ type Place = tuple[tuple[int, int], str]
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """What a run is found by."""
+    """What a run is found by.
+
+    Attributes:
+        id: Its id.
+        scope: Its rule and scope.
+        place: Its place in the order of its scope.
+        status: Its status.
+        fired_at: When it was fired.
+        at: When its next attempt may start, or until when it waits for an answer.
+        blocks: Whether it is paused and keeps its place in the order meanwhile.
+    """
 
     id: str
     scope: RunScope
     place: Place
     status: RunStatus
     fired_at: datetime
-    next_attempt_at: datetime | None
+    at: datetime | None
+    blocks: bool
 
     @staticmethod
     def of(run: Run) -> "RunRow":
@@ -125,25 +136,29 @@ class RunRow:
             place=(run.position, run.id),
             status=run.status,
             fired_at=run.fired_at,
-            next_attempt_at=run.next_attempt_at,
+            at=run.next_attempt_at if run.waiting is None else run.waiting.until,
+            blocks=run.waiting is not None and run.waiting.blocks,
         )
 
 
 @dataclass(slots=True)
 class ScopeRuns:
-    """The runs of one scope that are not finished for good, in firing order."""
+    """The runs of one scope that are not finished for good, in firing order; those that are paused are in no order."""
 
     running: Ordered[Place] = field(default_factory=Ordered[Place])
     waiting: Ordered[Place] = field(default_factory=Ordered[Place])
     dead: Ordered[Place] = field(default_factory=Ordered[Place])
+    paused: Ordered[Place] = field(default_factory=Ordered[Place])
 
-    def of(self, status: RunStatus) -> Ordered[Place] | None:
-        """Returns the places of the runs in this status."""
-        match status:
+    def of(self, row: RunRow) -> Ordered[Place] | None:
+        """Returns the places among which a run's is."""
+        match row.status:
             case "running":
                 return self.running
             case "pending" | "retrying":
                 return self.waiting
+            case "paused":
+                return self.waiting if row.blocks else self.paused
             case "dead_lettered":
                 return self.dead
             case _:
@@ -152,7 +167,7 @@ class ScopeRuns:
     @property
     def empty(self) -> bool:
         """Whether it holds no run."""
-        return not (self.running or self.waiting or self.dead)
+        return not (self.running or self.waiting or self.dead or self.paused)
 
     def changed(self, rows: Collection[RunRow]) -> "ScopeRuns":
         """Returns as much of the scope as `turn` looks at, with these rows in place of what was known of their runs."""
@@ -162,7 +177,7 @@ class ScopeRuns:
             for place in islice((place for place in known if place[1] not in ids), 1):
                 places.add(place)
         for row in rows:
-            if (places := runs.of(row.status)) is not None:
+            if (places := runs.of(row)) is not None:
                 places.add(row.place)
         return runs
 
@@ -203,7 +218,7 @@ class Runs:
         self.texts[row.id] = text
         self._numbers_by.setdefault((row.scope.rule, row.status), Ordered[int]()).add(number)
         scope = self.scopes.setdefault(row.scope, ScopeRuns())
-        if (places := scope.of(row.status)) is not None:
+        if (places := scope.of(row)) is not None:
             places.add(row.place)
         elif scope.empty:
             del self.scopes[row.scope]
@@ -220,7 +235,7 @@ class Runs:
 
     def _leave(self, row: RunRow, number: int) -> None:
         self._numbers_by[row.scope.rule, row.status].remove(number)
-        places = self.scopes[row.scope].of(row.status) if row.scope in self.scopes else None
+        places = self.scopes[row.scope].of(row) if row.scope in self.scopes else None
         if places is not None:
             places.remove(row.place)
 

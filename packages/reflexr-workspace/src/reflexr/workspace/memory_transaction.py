@@ -140,7 +140,7 @@ class StagedChanges:
         if self.stored_rules:
             for scope, runs in data.runs.scopes.items():
                 if scope.rule in self.stored_rules:
-                    moved.update(run_id for _, run_id in (*runs.running, *runs.waiting))
+                    moved.update(run_id for _, run_id in (*runs.running, *runs.waiting, *runs.paused))
         return moved
 
 

@@ -4,10 +4,12 @@ Each index is brought up to date at each commit for what the commit changed, so 
 it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from heapq import merge
-from typing import Final
+from itertools import chain, groupby, islice, zip_longest
+from typing import Any, Final
 
 from reflexr.workspace.memory_data import RunRow, WorkspaceData
 from reflexr.workspace.refs import LeaseKey, WorkspaceRef, run_lease
@@ -54,30 +56,92 @@ class Leases:
             del self._holders[key], self._until[key]
 
 
-type _Entry = tuple[WorkspaceRef, str]
+type _Cell = tuple[WorkspaceRef, str]
+"""A workspace and a rule."""
+
+type _Line = tuple[WorkspaceRef, str, Timers[str]]
+"""A workspace, a rule, and the rule's runs there."""
+
+
+class Backlog:
+    """Runs with the time from which each may start, by workspace and rule.
+
+    Workspaces are found in their order, so that they can take turns, however many runs each of them has.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[_Cell, Timers[str]] = {}
+        self._cells: list[_Cell] = []
+        self._firsts = Timers[_Cell]()
+        self._number = 0
+
+    def __len__(self) -> int:
+        return self._number
+
+    def set(self, workspace: WorkspaceRef, rule: str, run_id: str, at: datetime | None) -> None:
+        """Gives a run this time in place of any other; no time forgets it."""
+        cell = (workspace, rule)
+        runs = self._runs.get(cell)
+        if runs is None:
+            if at is None:
+                return
+            runs = self._runs[cell] = Timers[str]()
+            insort(self._cells, cell)
+        self._number -= len(runs)
+        runs.set(run_id, at)
+        self._number += len(runs)
+        self._firsts.set(cell, runs.first())
+        if not runs:
+            del self._runs[cell], self._cells[bisect_left(self._cells, cell)]
+
+    def first(self) -> datetime | None:
+        """Returns the earliest time of all."""
+        return self._firsts.first()
+
+    def due(self, now: datetime, after: WorkspaceRef | None, few: int) -> Iterator[_Line]:
+        """Yields where runs may start now, workspace by workspace, those after one first.
+
+        Args:
+            now: What time it is.
+            after: The workspace after which to begin.
+            few: Up to how many are looked up by their time; of more, those that come next are.
+        """
+        found = [cell for _, cell in self._firsts.through(now, few + 1)]
+        if len(found) <= few:
+            cells: Iterable[_Cell] = sorted(found, key=lambda cell: (_is_behind_turn(cell[0], after), cell))
+        else:
+            start = 0 if after is None else bisect_right(self._cells, after, key=_workspace_of)
+            places = chain(range(start, len(self._cells)), range(start))
+            cells = (cell for place in places if self._is_due(cell := self._cells[place], now))
+        return ((*cell, self._runs[cell]) for cell in cells)
+
+    def _is_due(self, cell: _Cell, now: datetime) -> bool:
+        first = self._firsts.get(cell)
+        return first is not None and first <= now
 
 
 class RuleQueue:
     """The unfinished runs of one rule, each with the time from which it may start.
 
     Attributes:
-        free: Those whose turn it is, whether or not dead-lettered runs hold back the later ones.
+        free: Those whose turn it is, whether or not dead-lettered runs hold back the later ones, and those that are
+            paused, which are ended whosever turn it is.
         blocked: Those whose turn it is only where they do not.
         waiting: Those behind them.
     """
 
     def __init__(self) -> None:
-        self.free = Timers[_Entry]()
-        self.blocked = Timers[_Entry]()
-        self.waiting = Timers[_Entry]()
+        self.free = Backlog()
+        self.blocked = Backlog()
+        self.waiting = Backlog()
 
     def __len__(self) -> int:
         return len(self.free) + len(self.blocked) + len(self.waiting)
 
-    def discard(self, entry: _Entry) -> None:
+    def discard(self, workspace: WorkspaceRef, rule: str, run_id: str) -> None:
         """Forgets a run."""
-        for timers in (self.free, self.blocked, self.waiting):
-            timers.discard(entry)
+        for backlog in (self.free, self.blocked, self.waiting):
+            backlog.set(workspace, rule, run_id, None)
 
 
 class DueRuns:
@@ -91,48 +155,70 @@ class DueRuns:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self.rules: dict[str, RuleQueue] = {}
-        self.stored: dict[str, Timers[_Entry]] = {}
-        self._rule_of: dict[_Entry, str] = {}
+        self.stored: dict[str, Backlog] = {}
 
     def update(self, workspace: WorkspaceRef, data: WorkspaceData, run_ids: Iterable[str], now: datetime) -> None:
         """Brings these runs up to date: those that changed, and those whose turn it was or has become."""
         for run_id in run_ids:
             row = data.runs.rows[run_id]
-            entry = (workspace, run_id)
             rule = row.scope.rule
             queue = self.rules.get(rule)
             at = self._starts(workspace, row, now)
             if at is None:
-                self._forget(entry, rule, queue)
+                self._forget(workspace, rule, run_id, queue)
                 continue
             if queue is None:
                 queue = self.rules[rule] = RuleQueue()
             scope = data.runs.scopes[row.scope]
-            queue.discard(entry)
-            if scope.turn(blocking=True) == run_id:
-                queue.free.set(entry, at)
+            queue.discard(workspace, rule, run_id)
+            if row.status == "paused" or scope.turn(blocking=True) == run_id:
+                queue.free.set(workspace, rule, run_id, at)
             elif scope.turn(blocking=False) == run_id:
-                queue.blocked.set(entry, at)
+                queue.blocked.set(workspace, rule, run_id, at)
             else:
-                queue.waiting.set(entry, at)
-            self._rule_of[entry] = rule
-            self._update_stored(entry, data, row, at)
+                queue.waiting.set(workspace, rule, run_id, at)
+            self._update_stored(workspace, data, row, at)
 
-    def find(self, policy: RunPolicy, now: datetime, limit: int) -> list[DueRun]:
-        """Returns the runs that may start now, those that have waited longest first."""
-        found = [timers.through(now, limit) for timers in self._admitted(policy)]
-        earliest = merge(*found, key=lambda item: item[0])
-        return [
-            DueRun(workspace, run_id, self._rule_of[workspace, run_id])
-            for _, (_, (workspace, run_id)) in zip(range(limit), earliest, strict=False)
-        ]
+    def find(
+        self,
+        policy: RunPolicy,
+        now: datetime,
+        *,
+        limit: int,
+        each: int | None = None,
+        after: WorkspaceRef | None = None,
+        but_runs: Collection[LeaseKey] = (),
+        but_workspaces: Collection[WorkspaceRef] = (),
+    ) -> list[DueRun]:
+        """Returns runs that may start now, of which workspaces take turns."""
+        most = limit if each is None else min(each, limit)
+        if most <= 0:
+            return []
+        left_out: dict[WorkspaceRef, set[str]] = {}
+        for key in but_runs:
+            left_out.setdefault(key.workspace, set()).add(key.name)
+        found = [backlog.due(now, after, limit) for backlog in self._admitted(policy)]
+        in_turn = merge(*found, key=lambda line: (_is_behind_turn(line[0], after), line[0]))
+        places: list[tuple[list[_Line], Collection[str]]] = []
+        for workspace, group in groupby(in_turn, key=_workspace_of):
+            lines, but = [line for line in group if line[1] not in policy.withheld], left_out.get(workspace, ())
+            if workspace not in but_workspaces and _longest_waiting(lines, now, 1, but):
+                places.append((lines, but))
+            if len(places) == limit:
+                break
+        # The others have a run each.
+        most = min(most, limit - len(places) + 1)
+        turns = zip_longest(*(_longest_waiting(lines, now, most, but) for lines, but in places))
+        return list(islice((run for turn in turns for run in turn if run is not None), limit))
 
     def first(self, policy: RunPolicy) -> datetime | None:
         """Returns the earliest time from which an admitted run may start."""
-        return min(filter(None, (timers.first() for timers in self._admitted(policy))), default=None)
+        return min(filter(None, (backlog.first() for backlog in self._admitted(policy))), default=None)
 
-    def _admitted(self, policy: RunPolicy) -> Iterator[Timers[_Entry]]:
+    def _admitted(self, policy: RunPolicy) -> Iterator[Backlog]:
         for rule, queue in self.rules.items():
+            if rule in policy.withheld:
+                continue
             if rule in policy.unordered or rule in policy.ordered:
                 yield queue.free
             if rule in policy.unordered or (rule in policy.ordered and rule not in policy.blocking):
@@ -147,29 +233,35 @@ class DueRuns:
             case "pending":
                 return min(row.fired_at, now)
             case "retrying":
-                return now if row.next_attempt_at is None else row.next_attempt_at
+                return now if row.at is None else row.at
+            case "paused":
+                return row.at
             case "running":
                 return self._leases.until(LeaseKey(workspace, run_lease(row.id))) or min(row.fired_at, now)
             case _:
                 return None
 
-    def _update_stored(self, entry: _Entry, data: WorkspaceData, row: RunRow, at: datetime) -> None:
-        stored = data.stored_rules.get(row.scope.rule)
+    def _update_stored(self, workspace: WorkspaceRef, data: WorkspaceData, row: RunRow, at: datetime) -> None:
+        rule = row.scope.rule
+        stored = data.stored_rules.get(rule)
         if stored is None:
             return
-        turn = not stored.ordered or data.runs.scopes[row.scope].turn(blocking=stored.blocking) == row.id
-        timers = self.stored.setdefault(namespace_of(row.scope.rule), Timers[_Entry]())
-        timers.set(entry, at if stored.enabled and turn else None)
+        turn = (
+            row.status == "paused"
+            or not stored.ordered
+            or data.runs.scopes[row.scope].turn(blocking=stored.blocking) == row.id
+        )
+        backlog = self.stored.setdefault(namespace_of(rule), Backlog())
+        backlog.set(workspace, rule, row.id, at if stored.enabled and turn else None)
 
-    def _forget(self, entry: _Entry, rule: str, queue: RuleQueue | None) -> None:
-        self._rule_of.pop(entry, None)
+    def _forget(self, workspace: WorkspaceRef, rule: str, run_id: str, queue: RuleQueue | None) -> None:
         if queue is not None:
-            queue.discard(entry)
+            queue.discard(workspace, rule, run_id)
             if not queue:
                 del self.rules[rule]
-        if (timers := self.stored.get(namespace_of(rule))) is not None:
-            timers.discard(entry)
-            if not timers:
+        if (backlog := self.stored.get(namespace_of(rule))) is not None:
+            backlog.set(workspace, rule, run_id, None)
+            if not backlog:
                 del self.stored[namespace_of(rule)]
 
 
@@ -253,6 +345,25 @@ class DueSchedules:
 
     def _tick(self, workspace: WorkspaceRef, schedule: str) -> datetime:
         return self._known(workspace, schedule) or _NEVER
+
+
+def _workspace_of(place: tuple[WorkspaceRef, *tuple[Any, ...]]) -> WorkspaceRef:
+    return place[0]
+
+
+def _is_behind_turn(workspace: WorkspaceRef, after: WorkspaceRef | None) -> bool:
+    """Whether a workspace comes after all those that come after another one."""
+    return after is not None and workspace <= after
+
+
+def _longest_waiting(lines: Iterable[_Line], now: datetime, most: int, but: Collection[str]) -> list[DueRun]:
+    """Returns the runs of one workspace that may start now, but for some, those that have waited longest first."""
+    found = [
+        [(at, DueRun(workspace, run_id, rule)) for at, run_id in runs.through(now, most + len(but))]
+        for workspace, rule, runs in lines
+    ]
+    earliest = merge(*found, key=lambda item: item[0])
+    return list(islice((run for _, run in earliest if run_lease(run.run_id) not in but), most))
 
 
 def is_behind(data: WorkspaceData, watch: Watch) -> bool:

@@ -13,13 +13,14 @@ from typing import Any, Final, overload
 
 from reflexr.core import RuleError
 from reflexr.workspace.actions import Action, ActionFunction, checked_actions
-from reflexr.workspace.attempts import Equipment
+from reflexr.workspace.attempts import LONGEST_PATIENCE, Equipment
 from reflexr.workspace.claiming import Claimer
 from reflexr.workspace.evaluating import Evaluating, Evaluator
 from reflexr.workspace.executing import Executor
 from reflexr.workspace.recording import Recorder
 from reflexr.workspace.rounds import Rounds
 from reflexr.workspace.run_contexts import RunContext, no_run_context
+from reflexr.workspace.slots import Limits
 from reflexr.workspace.ticking import Ticking
 from reflexr.workspace.workspaces import Workspaces
 
@@ -60,6 +61,8 @@ class Reactor[Deps]:
         batch_size: int = ...,
         lease_ttl: timedelta = ...,
         concurrency: int = ...,
+        rule_concurrency: int | Mapping[str, int] | None = ...,
+        workspace_concurrency: int | None = ...,
         run_context: RunContext = ...,
     ) -> None: ...
 
@@ -74,6 +77,8 @@ class Reactor[Deps]:
         batch_size: int = ...,
         lease_ttl: timedelta = ...,
         concurrency: int = ...,
+        rule_concurrency: int | Mapping[str, int] | None = ...,
+        workspace_concurrency: int | None = ...,
         run_context: RunContext = ...,
     ) -> None: ...
 
@@ -87,6 +92,8 @@ class Reactor[Deps]:
         batch_size: int = DEFAULT_BATCH_SIZE,
         lease_ttl: timedelta = DEFAULT_LEASE_TTL,
         concurrency: int = DEFAULT_CONCURRENCY,
+        rule_concurrency: int | Mapping[str, int] | None = None,
+        workspace_concurrency: int | None = None,
         run_context: RunContext = no_run_context,
     ) -> None:
         """Checks that every rule finds its action.
@@ -100,8 +107,15 @@ class Reactor[Deps]:
                 of its own, as one that comes back after a crash is another.
             batch_size: How many envelopes one transaction evaluates at most, at least 1.
             lease_ttl: How long a lease lasts that is not renewed, at most a day: after so long a crashed
-                reactor's work is taken over. Renewed at every third of it.
+                reactor's work is taken over. Renewed at every third of it. An action that is cancelled has a sixth of
+                it to end, and at most 5 seconds, before it is left behind.
             concurrency: How many actions are at work at a time at most, at least 1.
+            rule_concurrency: How many runs of one rule are carried out at once at most, in all workspaces and all
+                processes together, at least 1: the same for every rule, or by name for some; a stored rule counts by
+                its name. By default as many as there are.
+            workspace_concurrency: How many runs of one workspace are carried out at once at most, in all processes
+                together, at least 1; by default as many as there are. Reactors that say different numbers each begin
+                a run only where fewer than their own number are at work, so say the same everywhere.
             run_context: What surrounds each attempt.
 
         Raises:
@@ -114,13 +128,16 @@ class Reactor[Deps]:
             for name, value, least in (("batch_size", batch_size, 1), ("concurrency", concurrency, 1))
             if value < least
         ]
+        limits = Limits(rule_concurrency, workspace_concurrency)
+        stored_rules = configuration.settings.stored_rules
+        problems += limits.problems(configuration.rules, () if stored_rules is None else stored_rules.namespaces)
         if lease_ttl <= timedelta():
             problems.append(f"lease_ttl: {lease_ttl!r} is not longer than zero")
         if lease_ttl > LONGEST_LEASE:
             problems.append(f"lease_ttl: {lease_ttl!r} is longer than a day")
         checked: dict[str, Action[Any]] = {}
         try:
-            checked = checked_actions(actions or {}, configuration.rules, configuration.settings.stored_rules)
+            checked = checked_actions(actions or {}, configuration.rules, stored_rules)
         except RuleError as error:
             problems += error.problems
         if problems:
@@ -132,11 +149,12 @@ class Reactor[Deps]:
         self._evaluator = Evaluator(configuration, holder=self._holder, batch_size=batch_size, lease_ttl=lease_ttl)
         recorder = Recorder(self._storage, holder=self._holder, patience=lease_ttl)
         self._executor: Executor[Any] = Executor(
-            Equipment(workspaces, checked, deps, run_context, recorder),
+            Equipment(workspaces, checked, deps, run_context, recorder, min(lease_ttl / 6, LONGEST_PATIENCE)),
             Claimer(configuration, holder=self._holder, lease_ttl=lease_ttl),
             holder=self._holder,
             lease_ttl=lease_ttl,
             concurrency=concurrency,
+            limits=limits,
         )
 
     @property
@@ -220,7 +238,7 @@ class Reactor[Deps]:
         async with asyncio.TaskGroup() as tasks:
             if self._configuration.settings.schedules:
                 tasks.create_task(Rounds(self._ticking(serving=True), self._storage).serve(stop))
-            tasks.create_task(Rounds(Evaluating(self._evaluator, stop), self._storage).serve(stop))
+            tasks.create_task(Rounds(Evaluating(self._evaluator, stop, self._executor), self._storage).serve(stop))
             tasks.create_task(self._executor.serve(stop, grace))
 
     def _evaluate(self) -> tuple[Evaluating, Awaitable[int]]:

@@ -5,6 +5,7 @@ What there is to do, and how it is done, is a `Duty`'s to say: evaluating, execu
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from logging import getLogger
 from typing import Final, Protocol
@@ -44,8 +45,11 @@ class Duty(Protocol):
         """Whether nothing goes on beside the work that `find` named."""
         ...
 
-    def heard(self, changed: frozenset[WorkspaceRef]) -> None:
-        """Takes note that workspaces changed."""
+    def heard(self, changed: frozenset[WorkspaceRef]) -> bool:
+        """Takes note that workspaces changed, none stands for any, and returns whether to look for work now.
+
+        Whatever changes where something is being done is looked for once that is over.
+        """
         ...
 
     async def find(self, busy: Collection[WorkspaceRef]) -> Mapping[WorkspaceRef, Work]:
@@ -83,6 +87,11 @@ class Rounds:
         """Has it look again."""
         self._wake.set()
 
+    def hear(self, changed: frozenset[WorkspaceRef]) -> None:
+        """Takes note that workspaces changed, and looks again where that may have brought work; none stands for any."""
+        if self._duty.heard(changed):
+            self._wake.set()
+
     async def until_idle(self) -> int:
         """Does what there is to do, and what comes of it, until there is nothing; returns how much was done.
 
@@ -104,7 +113,9 @@ class Rounds:
                         self._errors.append(error)
                     else:
                         self._start(tasks, found)
-                if not self._busy and self._duty.idle:
+                # What ended while it was looked for may have brought more, of which the answer says nothing yet.
+                outdated = looking and self._wake.is_set()
+                if not (self._busy or outdated) and self._duty.idle:
                     break
                 await self._wake.wait()
         if len(self._errors) > 1:
@@ -113,15 +124,22 @@ class Rounds:
             raise error
         return self._done
 
-    async def serve(self, stop: asyncio.Event) -> None:
+    async def serve(self, stop: asyncio.Event, *, listen: bool = True) -> None:
         """Does what there is to do, whenever there is, until `stop` is set; then finishes what it is at.
 
         What breaks is reported, left alone for a while and tried again.
+
+        Args:
+            stop: Ends it.
+            listen: Whether it listens to the storage; otherwise somebody says what changed: see `hear`.
         """
         self._serving = True
-        with self._storage.wakeups.listen() as listener:
+        with ExitStack() as stack:
             async with asyncio.TaskGroup() as tasks:
-                helpers = [tasks.create_task(self._listen(listener)), tasks.create_task(self._await_stop(stop))]
+                helpers = [tasks.create_task(self._await_stop(stop))]
+                if listen:
+                    listener = stack.enter_context(self._storage.wakeups.listen())
+                    helpers.append(tasks.create_task(self._listen(listener)))
                 try:
                     await self._serve(tasks, stop)
                 finally:
@@ -186,8 +204,7 @@ class Rounds:
 
     async def _listen(self, listener: Listener) -> None:
         while True:
-            self._duty.heard(await listener.wait())
-            self._wake.set()
+            self.hear(await listener.wait())
 
     async def _await_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()

@@ -16,7 +16,8 @@ class RunContext(Protocol):
         """Returns the context of one attempt.
 
         The action runs inside it, and what the action raises, a cancellation included, passes through it. An attempt
-        whose context raises has failed; one whose action raised has failed also if the context swallows that.
+        whose context raises has failed; one whose action raised has failed also if the context swallows that. The
+        action runs in a task of its own: it sees the context's variables, and the context none that the action sets.
         """
         ...
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from reflexr.core import Draft, Id, SystemActor, Tick, Window, derived_id
@@ -92,6 +92,18 @@ class Schedule(BaseModel):
     def admits(self, workspace: WorkspaceRef) -> bool:
         """Whether the workspace gets the ticks, once it has a log."""
         return self.targets is None or workspace in self.targets
+
+    def within(self, tenant_id: str) -> Self | None:
+        """Returns the schedule as one tenant sees it, with its own workspaces as targets; `None` if it has none."""
+        if self.targets is None:
+            return self
+        targets = frozenset(target for target in self.targets if target.tenant_id == tenant_id)
+        return self.model_copy(update={"targets": targets}) if targets else None
+
+    @field_serializer("targets")
+    def _sorted_targets(self, targets: frozenset[WorkspaceRef] | None) -> list[WorkspaceRef] | None:
+        """The same schedule has the same JSON in every process."""
+        return None if targets is None else sorted(targets)
 
     @field_validator("every")
     @classmethod

@@ -53,8 +53,9 @@ class Ticking:
         """Always: everything that it does is work that was found."""
         return True
 
-    def heard(self, changed: frozenset[WorkspaceRef]) -> None:
-        """Takes no note: ticks are due by time alone."""
+    def heard(self, changed: frozenset[WorkspaceRef]) -> bool:
+        """Takes no note: ticks are due by time alone, and in workspaces that are new."""
+        return True
 
     async def find(self, busy: Collection[WorkspaceRef]) -> Mapping[WorkspaceRef, Work]:
         """Returns the workspaces where ticks are due."""
