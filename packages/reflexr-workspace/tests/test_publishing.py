@@ -228,6 +228,21 @@ async def test_an_id_that_comes_twice_is_appended_once() -> None:
     assert await workspace.head_seq() == 1
 
 
+async def test_an_id_that_comes_twice_has_the_place_at_which_it_came_first() -> None:
+    workspace = await opened()
+
+    published = await workspace.publish_many([NewEvent(Alarm(machine=name), name) for name in "abaca"])
+
+    assert [(item.id, item.seq, item.duplicate) for item in published] == [
+        ("a", 1, False),
+        ("b", 2, False),
+        ("a", 1, True),
+        ("c", 3, False),
+        ("a", 1, True),
+    ]
+    assert [envelope.payload["machine"] for envelope in await workspace.read()] == ["a", "b", "c"]
+
+
 async def test_events_published_together_can_join_the_chain_of_the_first() -> None:
     workspace = await opened()
 
@@ -264,6 +279,33 @@ async def test_all_are_appended_or_none_and_every_problem_is_listed_with_its_pla
 
     places = [error.split(":")[0] for error in refused.value.errors]
     assert places == ["events.1", "events.1", "events.2"]
+    assert await workspace.head_seq() == 0
+
+
+async def test_which_of_many_events_json_cannot_hold_is_listed() -> None:
+    workspace = await opened()
+    valid = Stopped(machine="m")
+
+    with pytest.raises(ValidationFailed) as refused:
+        await workspace.publish_many(
+            [
+                valid,
+                Stopped(machine="m", details=[math.nan]),
+                {"type": "plant:alarm"},
+                Stopped(machine="m", details=nested(200)),
+            ]
+        )
+
+    assert [error.split(":")[0] for error in refused.value.errors] == ["events.1", "events.2", "events.3"]
+    assert await workspace.head_seq() == 0
+
+
+async def test_events_that_can_be_written_only_once_are_refused_though_nobody_can_tell_which() -> None:
+    workspace = await opened()
+
+    with pytest.raises(ValidationFailed, match="nan"):
+        await workspace.publish_many([Stopped(machine="m"), Stopped(machine="m", details=iter([math.nan]))])
+
     assert await workspace.head_seq() == 0
 
 
@@ -310,17 +352,17 @@ async def test_a_publish_that_is_cancelled_at_any_moment_is_whole_or_not_there_a
 
 
 class ForgetfulStorage(HesitantStorage):
-    """Commits, and then says of its first commit that it failed, as where a connection is lost at the wrong moment."""
+    """Commits, and then says of its first commits that they failed, as where a connection is lost at a wrong moment."""
 
-    failed = False
+    failures = 1
 
     @override
     @asynccontextmanager
     async def transaction(self, workspace: WorkspaceRef) -> AsyncGenerator[Transaction]:
         async with super().transaction(workspace) as transaction:
             yield transaction
-        if not self.failed:
-            self.failed = True
+        if self.failures:
+            self.failures -= 1
             raise StorageError("the connection was lost")
 
 
@@ -334,8 +376,18 @@ async def test_an_event_whose_commit_is_in_doubt_is_no_duplicate_of_itself() -> 
     assert await workspace.head_seq() == 3
 
 
-async def test_a_lone_publish_whose_commit_fails_says_so_and_can_be_repeated() -> None:
+async def test_a_lone_publish_whose_commit_fails_looks_for_its_event_once() -> None:
     workspace = await opened(ForgetfulStorage())
+
+    first = await workspace.publish(Alarm(machine="a"), id="a")
+
+    assert (first.duplicate, await workspace.head_seq()) == (False, 1)
+
+
+async def test_a_lone_publish_whose_commits_fail_says_so_and_can_be_repeated() -> None:
+    storage = ForgetfulStorage()
+    storage.failures = 2
+    workspace = await opened(storage)
 
     with pytest.raises(StorageError):
         await workspace.publish(Alarm(machine="a"), id="a")

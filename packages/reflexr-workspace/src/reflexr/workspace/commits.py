@@ -24,7 +24,7 @@ class Pending[Request]:
     Attributes:
         request: What is asked for.
         in_doubt: Whether an earlier commit with it failed, so that it may have been carried out already. It shares no
-            further one.
+            further one, but for the transaction that is tried where it could not be carried out at once.
     """
 
     request: Request
@@ -36,24 +36,38 @@ type CarryOut[Request, Result] = Callable[
 ]
 """Carries out requests in one transaction, in order, and returns the result of each, or why it was refused."""
 
+type CarryOutAtOnce[Request, Result] = Callable[
+    [Storage, WorkspaceRef, Sequence[Pending[Request]]], Awaitable[Sequence[Result] | None]
+]
+"""Carries out requests without a transaction, all or none, and returns the result of each, or `None` if it cannot."""
+
 
 class SharedCommits[Request, Result]:
     """Carries out requests on workspaces, several in one transaction where they arrive together.
 
     One of the callers leads: it commits for all that wait, and another leads next. So there is no task to look after,
-    and a lone caller pays for nothing but its own transaction. If a leader is cancelled, or its commit fails, its
-    followers are carried out all the same. A follower that is cancelled before its commit began is not carried out.
+    and a lone caller pays for its own commit and, where that can do without a transaction, a turn of the loop. If a
+    leader is cancelled, or its commit fails, its followers are carried out all the same. A follower that is cancelled
+    before a leader took it along is not carried out.
     """
 
-    def __init__(self, storage: Storage, carry_out: CarryOut[Request, Result]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        carry_out: CarryOut[Request, Result],
+        *,
+        at_once: CarryOutAtOnce[Request, Result] | None = None,
+    ) -> None:
         """Creates commits over a storage.
 
         Args:
             storage: Where to commit.
             carry_out: What to commit. A request that is refused must have written nothing.
+            at_once: What is tried first, where a storage can do without a transaction.
         """
         self._storage = storage
         self._carry_out = carry_out
+        self._at_once = at_once
         self._lines: dict[WorkspaceRef, deque[_Follower[Request, Result]]] = {}
 
     def __len__(self) -> int:
@@ -108,11 +122,12 @@ class SharedCommits[Request, Result]:
         followers: "list[_Follower[Request, Result]]",
     ) -> Result | Rejected:
         try:
-            async with self._storage.transaction(workspace) as transaction:
-                # Whoever came while the lock was awaited goes along.
-                while line and len(followers) + 1 < MAX_SHARED and not (leader.in_doubt or line[0].in_doubt):
-                    followers.append(line.popleft())
-                results = await self._carry_out(transaction, [leader, *followers])
+            results = await self._without_transaction(workspace, line, leader, followers)
+            if results is None:
+                async with self._storage.transaction(workspace) as transaction:
+                    # Whoever came while the lock was awaited goes along.
+                    _board(line, leader, followers)
+                    results = await self._carry_out(transaction, [leader, *followers])
         except BaseException:
             leader.in_doubt = True
             for follower in followers:
@@ -123,6 +138,20 @@ class SharedCommits[Request, Result]:
             if not follower.turn.done():
                 follower.turn.set_result((result,))
         return results[0]
+
+    async def _without_transaction(
+        self,
+        workspace: WorkspaceRef,
+        line: "deque[_Follower[Request, Result]]",
+        leader: Pending[Request],
+        followers: "list[_Follower[Request, Result]]",
+    ) -> Sequence[Result | Rejected] | None:
+        if self._at_once is None or leader.in_doubt:
+            return None
+        # Whoever asks in the same turn of the loop goes along, such as all those of the commit before.
+        await asyncio.sleep(0)
+        _board(line, leader, followers)
+        return await self._at_once(self._storage, workspace, [leader, *followers])
 
     def _appoint(self, workspace: WorkspaceRef, line: "deque[_Follower[Request, Result]]") -> None:
         """Lets the next in line lead."""
@@ -141,6 +170,16 @@ class _Follower[Request, Result](Pending[Request]):
     turn: "asyncio.Future[tuple[Result | Rejected] | None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+
+
+def _board[Request, Result](
+    line: "deque[_Follower[Request, Result]]",
+    leader: Pending[Request],
+    followers: "list[_Follower[Request, Result]]",
+) -> None:
+    """Takes along those who wait, as many as share a commit."""
+    while line and len(followers) + 1 < MAX_SHARED and not (leader.in_doubt or line[0].in_doubt):
+        followers.append(line.popleft())
 
 
 def _result[Result](outcome: Result | Rejected) -> Result:

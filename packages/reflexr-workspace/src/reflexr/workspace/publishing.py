@@ -4,16 +4,18 @@ Checks that need no log come first, in `Publisher`; those that do are made in th
 `publish_all`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from reflexr.core import (
     RESERVED_NAMESPACE,
+    Causation,
     DepthExceeded,
     Draft,
     Envelope,
@@ -21,18 +23,23 @@ from reflexr.core import (
     EventRegistry,
     Forbidden,
     Id,
+    InvalidState,
     NotFound,
     NotJsonError,
     Rejected,
+    Run,
     ValidationFailed,
     json_value,
     problems,
 )
 from reflexr.workspace.commits import Pending
+from reflexr.workspace.errors import DuplicateEventIdError, StorageError
 from reflexr.workspace.operators import Operator
-from reflexr.workspace.storage import Transaction
+from reflexr.workspace.refs import WorkspaceRef
+from reflexr.workspace.storage import Storage, Transaction
 
 _ID: Final[TypeAdapter[str]] = TypeAdapter(Id)
+_RESERVED: Final = f"{RESERVED_NAMESPACE}:"
 
 type EventLike = Event | Mapping[str, Any]
 """An event, or its JSON object with its `type`, such as a client sends."""
@@ -81,10 +88,12 @@ class PublishRequest:
     Attributes:
         drafts: The events, each allowed and valid.
         chain: The id of the first event of the chain that they join, if they name one.
+        attempt: The run that publishes them and the attempt that it has to be at, if a run does.
     """
 
     drafts: Sequence[Draft]
     chain: str | None = None
+    attempt: tuple[str, int] | None = None
 
 
 class Publisher:
@@ -146,54 +155,69 @@ class Publisher:
                     "what a run publishes joins the run's causal chain",
                     [f"correlation_id: {chain!r} is not the run's chain {own!r}: leave it out"],
                 )
-        drafts: list[Draft] = []
-        errors: list[str] = []
-        for index, item in enumerate(items):
-            try:
-                drafts.append(self._draft(operator, item.event, item.id, own or chain, traceparent))
-            except ValidationFailed as failed:
-                if not many:
-                    raise
-                errors += [f"events.{index}: {error}" for error in failed.errors]
-        if errors:
-            raise ValidationFailed("some of these events are not valid", errors)
-        return PublishRequest(drafts, chain if own is None else None)
+        ids, payloads = self._checked(operator.causation, items, many=many)
+        joined, causation, attempt = own or chain, operator.causation, operator.attempt
+        drafts = [
+            Draft(event_id, payload, operator.actor, joined or event_id, causation, traceparent, item.id is None)
+            for item, event_id, payload in zip(items, ids, payloads, strict=True)
+        ]
+        fence = None if causation is None or attempt is None else (causation.run_id, attempt)
+        return PublishRequest(drafts, chain if own is None else None, fence)
 
     def type_of(self, event: EventLike) -> str | None:
         """Returns an event's type if it can be published at all: what is worth naming a span after."""
         event_type = _named_type(event)
         return event_type if event_type in self._events or event_type in self._emitted else None
 
-    def _draft(
-        self,
-        operator: Operator,
-        event: EventLike,
-        event_id: str | None,
-        correlation_id: str | None,
-        traceparent: str | None,
-    ) -> Draft:
-        causation = operator.causation
-        event_class = self._class_of(event, by_run=causation is not None)
-        if causation is not None and causation.depth > self._max_depth:
-            raise DepthExceeded(causation.depth, self._max_depth)
-        event_id = f"evt_{token_hex(8)}" if event_id is None else checked_id(event_id, "id")
-        return Draft(
-            id=event_id,
-            payload=_payload(event, event_class, self._required[event_class]),
-            actor=operator.actor,
-            correlation_id=event_id if correlation_id is None else correlation_id,
-            causation=causation,
-            traceparent=traceparent,
-        )
+    def _checked(
+        self, causation: Causation | None, items: Sequence[NewEvent], *, many: bool
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """Returns the id and the payload of each event."""
+        ids: list[str] = []
+        new_ids = _new_ids(len(items))
+        typed: dict[int, Event] = {}
+        read: dict[int, dict[str, Any]] = {}
+        errors: dict[int, Sequence[str]] = {}
+        for index, item in enumerate(items):
+            try:
+                event_class = self._class_of(item.event, by_run=causation is not None)
+                if causation is not None and causation.depth > self._max_depth:
+                    raise DepthExceeded(causation.depth, self._max_depth)
+                ids.append(next(new_ids) if item.id is None else checked_id(item.id, "id"))
+                # What `model_construct` made may lack fields, and could then never be read as its class again.
+                if isinstance(item.event, event_class) and self._required[event_class] <= vars(item.event).keys():
+                    typed[index] = item.event
+                else:
+                    read[index] = _read(item.event, event_class)
+            except ValidationFailed as failed:
+                if not many:
+                    raise
+                errors[index] = failed.errors
+        written: list[dict[str, Any]] = []
+        try:
+            written = self._registry.payloads(list(typed.values()))
+        except NotJsonError as error:
+            found = _not_json(typed)
+            if not many or not found:
+                raise ValidationFailed(str(error)) from error
+            errors |= found
+        if errors:
+            raise ValidationFailed(
+                "some of these events are not valid",
+                [f"events.{index}: {error}" for index in sorted(errors) for error in errors[index]],
+            )
+        payloads = dict(zip(typed, written, strict=True)) | read
+        return ids, [payloads[index] for index in range(len(items))]
 
     def _class_of(self, event: EventLike, *, by_run: bool) -> type[Event]:
-        event_type = _named_type(event)
+        # Whether something is an event at all takes longer to tell: Pydantic looks at an instance in Python.
+        event_type = cast("Event", event).type if type(event) in self._required else _named_type(event)
         if event_type is None:
             raise ValidationFailed(
                 "an event is an object that names its type",
                 ["type: a qualified event type is wanted, such as 'ops:service.error'"],
             )
-        if event_type.startswith(f"{RESERVED_NAMESPACE}:"):
+        if event_type.startswith(_RESERVED):
             raise Forbidden(f"{event_type!r} is reflexr's own: only reflexr publishes it")
         if (event_class := self._events.get(event_type)) is not None:
             return event_class
@@ -216,21 +240,52 @@ async def publish_all(
     ids = {draft.id for item in pending for draft in item.request.drafts}
     chains = {item.request.chain for item in pending if item.request.chain is not None}
     logged = await transaction.find(ids | chains)
+    acting = {item.request.attempt[0] for item in pending if item.request.attempt is not None}
+    runs = await transaction.runs(acting) if acting else {}
     accepted: dict[str, Draft] = {}
     refused: dict[int, Rejected] = {}
     firsts: list[set[str]] = []
     for index, item in enumerate(pending):
-        fresh = {draft.id: draft for draft in reversed(item.request.drafts) if draft.id not in logged | accepted}
+        fresh: dict[str, Draft] = {}
+        for draft in item.request.drafts:
+            if draft.id not in logged and draft.id not in accepted:
+                fresh.setdefault(draft.id, draft)
         firsts.append(set(fresh))
-        if fresh and (refusal := _refusal(item.request, logged, accepted)) is not None:
+        if fresh and (refusal := _refusal(item.request, logged, accepted, runs)) is not None:
             refused[index] = refusal
         else:
-            accepted.update(reversed(fresh.items()))
+            accepted.update(fresh)
     appended = await transaction.append(list(accepted.values())) if accepted else []
     logged.update((envelope.id, envelope) for envelope in appended)
     return [
         refused[index] if index in refused else _publications(item, logged, firsts[index])
         for index, item in enumerate(pending)
+    ]
+
+
+async def publish_at_once(
+    storage: Storage, workspace: WorkspaceRef, pending: Sequence[Pending[PublishRequest]]
+) -> list[Sequence[Publication]] | None:
+    """Appends the events of requests with nothing to look up, or returns `None`: a transaction is needed.
+
+    That is where one names a causal chain or is of a run, or an id is in the log already or there twice, or where the
+    storage failed.
+    """
+    if any(item.request.chain is not None or item.request.attempt is not None for item in pending):
+        return None
+    drafts = [draft for item in pending for draft in item.request.drafts]
+    try:
+        appended = iter(await storage.append(workspace, drafts))
+    except DuplicateEventIdError:
+        return None
+    except StorageError:
+        # The connection may have been lost after the commit.
+        for item in pending:
+            item.in_doubt = True
+        return None
+    return [
+        [Publication(envelope, duplicate=False) for envelope in islice(appended, len(item.request.drafts))]
+        for item in pending
     ]
 
 
@@ -267,12 +322,10 @@ def _named_type(event: object) -> str | None:
             return None
 
 
-def _payload(event: EventLike, event_class: type[Event], required: frozenset[str]) -> dict[str, Any]:
+def _read(event: EventLike, event_class: type[Event]) -> dict[str, Any]:
+    """Returns the payload of what may be no event of its class, such as what a client sent."""
     name = event_class.event_type
     try:
-        # What `model_construct` made may lack fields, and could then never be read as its class again.
-        if isinstance(event, event_class) and required <= vars(event).keys():
-            return event.payload()
         value = json_value(dict(event.payload() if isinstance(event, Event) else event), name)
         # Fields that the class does not have are refused, unless it is open by its own wish.
         extra = None if event_class.model_config.get("extra") == "allow" else "forbid"
@@ -283,8 +336,32 @@ def _payload(event: EventLike, event_class: type[Event], required: frozenset[str
         raise ValidationFailed(f"this is no valid {name!r}", problems(error)) from error
 
 
-def _refusal(request: PublishRequest, logged: Mapping[str, Envelope], accepted: Mapping[str, Draft]) -> Rejected | None:
-    """Returns why the chain that a request names is none."""
+def _not_json(events: Mapping[int, Event]) -> dict[int, Sequence[str]]:
+    """Returns what keeps which of these events from being JSON: none where they were iterators, written once only."""
+    found: dict[int, Sequence[str]] = {}
+    for index, event in events.items():
+        try:
+            event.payload()
+        except NotJsonError as error:
+            found[index] = [str(error)]
+    return found
+
+
+def _new_ids(number: int) -> Iterator[str]:
+    """Returns so many new ids, for which the system is asked once."""
+    digits = token_hex(8 * number)
+    return (f"evt_{digits[first : first + 16]}" for first in range(0, len(digits), 16))
+
+
+def _refusal(
+    request: PublishRequest, logged: Mapping[str, Envelope], accepted: Mapping[str, Draft], runs: Mapping[str, Run]
+) -> Rejected | None:
+    """Returns why a request's run may not publish any more, or why the chain that it names is none."""
+    if request.attempt is not None:
+        run_id, attempt = request.attempt
+        run = runs.get(run_id)
+        if run is None or run.status != "running" or run.attempt != attempt:
+            return InvalidState(f"run {run_id!r} is no longer at attempt {attempt}: it publishes nothing more")
     chain = request.chain
     if chain is None:
         return None
