@@ -13,9 +13,11 @@ from reflexr.core import (
     EventRegistry,
     EventType,
     Feedback,
+    NotJsonError,
     RunStatus,
     Target,
     ValidationFailed,
+    json_value,
     problems,
 )
 from reflexr.workspace.lists import is_list
@@ -112,6 +114,21 @@ def checked_feedback(feedback: object, target: object) -> None:
         raise ValidationFailed(errors[0], errors)
 
 
+def checked_answer(answer: object, attempt: int | None) -> None:
+    """Checks an answer to a paused run, and the attempt that asked.
+
+    Raises:
+        ValidationFailed: The answer is not JSON, or the attempt no whole number from 1 to 2^63-1.
+    """
+    errors = list(_numbers({"attempt": attempt}, least=1))
+    try:
+        json_value(answer, "answer", depth=2)
+    except NotJsonError as error:
+        errors.append(f"answer: {error}")
+    if errors:
+        raise ValidationFailed(errors[0], errors)
+
+
 def checked_texts(**texts: str | None) -> None:
     """Checks texts that name something: a storage can look up none that it can never hold.
 
@@ -146,14 +163,14 @@ def checked_number(place: str, value: int) -> None:
         raise ValidationFailed(errors[0], errors)
 
 
-def _numbers(numbers: Mapping[str, object]) -> Iterator[str]:
+def _numbers(numbers: Mapping[str, object], *, least: int = 0) -> Iterator[str]:
     for place, value in numbers.items():
         if value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_SEQ:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_SEQ:
             # What has too many digits to be written has too many to be shown.
             shown = "what was given" if isinstance(value, int) and value.bit_length() > 1_000 else repr(value)
-            yield f"{place}: {shown} is no whole number from 0 to {MAX_SEQ}"
+            yield f"{place}: {shown} is no whole number from {least} to {MAX_SEQ}"
 
 
 def _is_text(value: object) -> bool:

@@ -3,13 +3,15 @@
 Every method takes and gives sets, so that a storage needs a constant number of statements in a transaction, however
 many events, rules, scopes or runs it concerns. Nothing here decides: what to append and save is `reflexr.core`'s to
 say, and how subscribers follow a log is `reflexr.workspace.feeds`'s. Adapters live in modules and distributions of
-their own.
+their own. `reflexr.workspace.kernel` fills both ports for a backend that implements little.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from typing import Protocol
 
 from reflexr.core import DeadLetter, Draft, Envelope, Needs, RuleProgress, Run, RunStatus, ScopeState, StoredRule
@@ -43,6 +45,20 @@ class LogWindow:
     limit: int | None = None
     last: int | None = None
 
+    def select(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
+        """Returns what the window takes in of a log, or of a part of it that begins at `after_seq` or before.
+
+        For a storage that has nothing better than to look through it: no more is taken than has to be looked at.
+        """
+        end = self.before_seq
+        before = takewhile(lambda envelope: end is None or envelope.seq < end, envelopes)
+        found = (
+            envelope
+            for envelope in before
+            if envelope.seq > self.after_seq and (self.types is None or envelope.event_type in self.types)
+        )
+        return list(islice(found, self.limit)) if self.last is None else list(deque(found, maxlen=self.last))
+
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
@@ -59,6 +75,20 @@ class RunQuery:
     scope_key: str | None = None
     statuses: frozenset[RunStatus] | None = None
     limit: int | None = None
+
+    def select(self, runs: Iterable[Run]) -> list[Run]:
+        """Returns those that meet the query of runs that come newest first: no more are taken than it asks for.
+
+        For a storage that has nothing better than to look through them.
+        """
+        found = (
+            run
+            for run in runs
+            if (self.rules is None or run.rule in self.rules)
+            and (self.scope_key is None or run.scope_key == self.scope_key)
+            and (self.statuses is None or run.status in self.statuses)
+        )
+        return list(islice(found, self.limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +124,8 @@ class RunPolicy:
         blocking: Those of the ordered rules of which a dead-lettered run, too, holds back the later runs of its scope.
         stored: The namespaces of the stored rules whose runs the process can carry out. A stored rule's own workspace
             says whether it is active and enabled, and how its runs are ordered.
+        withheld: The rules whose runs are left out all the same, such as those that are at their limit; stored rules
+            by their names too.
 
     Rules that are disabled, or that the process does not know, are in none of them: their runs wait.
     """
@@ -102,6 +134,7 @@ class RunPolicy:
     ordered: frozenset[str] = frozenset()
     blocking: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
+    withheld: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +235,7 @@ class Transaction(Protocol):
         ...
 
     async def save_progress(self, progress: Collection[RuleProgress]) -> None:
-        """Saves rules' progress in place of what was there."""
+        """Saves rules' progress in place of what was there. No cursor is past the log's last envelope."""
         ...
 
     async def states(self, needs: Mapping[str, Needs]) -> dict[str, dict[str, ScopeState]]:
@@ -241,7 +274,7 @@ class Transaction(Protocol):
         """Returns, for each scope that has one, the id of the run whose turn it is, as `core.runnable` has it.
 
         That is a run that is running; else the first in the order of `Run.position` that is pending or retrying, or
-        dead-lettered and its rule `blocking`. The cost does not grow with the runs behind it.
+        paused and blocks, or dead-lettered and its rule `blocking`. The cost does not grow with the runs behind it.
 
         Args:
             scopes: The scopes to look at.
@@ -317,6 +350,19 @@ class Storage(Protocol):
             StorageError: The storage cannot be reached, or could not commit.
         """
         ...
+
+    async def append(self, workspace: WorkspaceRef, drafts: Sequence[Draft]) -> list[Envelope]:
+        """Appends to a workspace's log, in order, and returns the envelopes: all that a transaction of its own does.
+
+        So it comes before or after the transactions of the workspace. A storage that can do it with fewer statements
+        than a transaction takes does; this does it with one.
+
+        Raises:
+            DuplicateEventIdError: An id is already in the log, or is there twice. Nothing was appended.
+            StorageError: The storage cannot be reached, or failed. If it was lost meanwhile, the events may be there.
+        """
+        async with self.transaction(workspace) as transaction:
+            return await transaction.append(drafts)
 
     async def now(self) -> datetime:
         """Returns the time of the storage's clock, in UTC: what leases and due times are judged by."""
@@ -430,25 +476,45 @@ class Storage(Protocol):
         """
         ...
 
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
-        """Returns runs that may start now, those that have waited longest first.
+    async def due_runs(
+        self,
+        policy: RunPolicy,
+        *,
+        limit: int,
+        each: int | None = None,
+        after: WorkspaceRef | None = None,
+        but_runs: Collection[LeaseKey] = (),
+        but_workspaces: Collection[WorkspaceRef] = (),
+    ) -> list[DueRun]:
+        """Returns runs that may start now, of which workspaces take turns.
 
         A run may start if the policy admits its rule, it is its turn in its scope (see `Transaction.first_runs`) or its
         rule is unordered, and it is pending, or retrying with a `next_attempt_at` that has come, or running with no
-        live lease on it, as its executor is gone. Neither the runs whose turn it is not nor those that wait cost
-        anything.
+        live lease on it, as its executor is gone. A paused run whose time to be answered is over is named too, whether
+        or not it is its turn, so that it is ended.
+
+        First comes a run of each workspace, then a second one of each that has more, and so on: of each the runs that
+        have waited longest. Workspaces come by tenant and workspace, those after `after` first, so whoever goes on
+        after the last that an answer named leaves none out, however many runs others have. The cost is that of the
+        answer, and a look at each workspace that is passed over. Neither the runs whose turn it is not, nor those that
+        wait, nor those behind the ones in the answer cost anything.
 
         Args:
             policy: The rules whose runs the caller can carry out.
             limit: How many to return at most.
+            each: How many of one workspace to return at most; by default as many as there is room for.
+            after: The workspace after which to begin; by default at the first.
+            but_runs: The runs to leave out, by their leases.
+            but_workspaces: The workspaces to leave out.
         """
         ...
 
     async def next_due(self, policy: RunPolicy) -> timedelta | None:
         """Returns how long it is, by the storage's clock, until a run that the policy admits may start by time alone.
 
-        That is a retry whose time comes, or a lease that lapses; zero if one may start now, `None` if there is nothing
-        to wait for.
+        That is a retry whose time comes, a lease that lapses, or a paused run that nobody answered in time; zero if one
+        may start now, `None` if there is nothing to wait for. Of stored rules that are withheld it may say so too:
+        nothing is lost by looking once too often.
         """
         ...
 
