@@ -10,18 +10,25 @@ from reflexr.core import (
     CommandRejected,
     CommandResult,
     CommandSucceeded,
+    EventToPublish,
     GiveFeedback,
     InstallRule,
     NotFoundRejection,
     Publish,
     Published,
+    PublishedMany,
+    PublishMany,
     ReplayRule,
+    ResumeRun,
     RetryRun,
     RunTarget,
     SkipRun,
     UpdateRule,
+    ValidationFailedRejection,
+    Waiting,
 )
 from reflexr.workspace import (
+    CommandFailed,
     CommandKey,
     InMemoryCommandResults,
     InMemoryStorage,
@@ -33,7 +40,7 @@ from reflexr.workspace import (
 )
 
 from .hesitation import HesitantStorage, cancelled_after
-from .plant import ADA, BOB, REF, a_run, save, stored, stored_rules, workspaces
+from .plant import ADA, BOB, REF, START, a_run, save, stored, stored_rules, workspaces
 
 PUBLISH = Publish(event={"type": "plant:alarm", "machine": "press"})
 
@@ -51,23 +58,80 @@ def outcome(result: CommandResult) -> Any:
 async def test_each_command_is_carried_out_and_answered_with_its_outcome() -> None:
     storage = InMemoryStorage()
     made, workspace = await host(storage, stored_rules=stored_rules())
-    await save(storage, a_run("r1"), a_run("r2"))
+    paused = a_run("r3", status="paused", attempt=1, waiting=Waiting(request="?", since=START))
+    await save(storage, a_run("r1"), a_run("r2"), paused)
 
     async def execute(command: Command) -> dict[str, Any]:
         return outcome(await made.execute(workspace, command)).model_dump()
 
     published = await execute(PUBLISH.model_copy(update={"id": "a"}))
     assert published == {"type": "published", "seq": 1, "id": "a", "duplicate": False}
+    both = PublishMany(
+        events=(EventToPublish(event=PUBLISH.event, id="a"), EventToPublish(event=PUBLISH.event, id="b"))
+    )
+    assert (await execute(both))["published"] == (
+        {"type": "published", "seq": 1, "id": "a", "duplicate": True},
+        {"type": "published", "seq": 2, "id": "b", "duplicate": False},
+    )
     feedback = GiveFeedback(feedback_type="plant_verdict", target=RunTarget(run_id="r1"), value={"correct": True})
-    assert (await execute(feedback))["seq"] == 2
+    assert (await execute(feedback))["seq"] == 3
     assert (await execute(SkipRun(run_id="r1", reason="why")))["run"]["status"] == "skipped"
     assert (await execute(CancelRun(run_id="r2")))["run"]["status"] == "cancelled"
     assert (await execute(RetryRun(run_id="r2")))["run"]["status"] == "pending"
+    resumed = (await execute(ResumeRun(run_id="r3", answer=[1], attempt=1)))["run"]
+    assert (resumed["status"], resumed["answer"]["value"]) == ("pending", [1])
     replayed = await execute(ReplayRule(rule="plant:alarms", from_seq=1, mode="refire"))
     assert (replayed["rule"], replayed["progress"]["cursor"]) == ("plant:alarms", 0)
     assert (await execute(InstallRule(rule=stored(), provenance={"a": 1})))["version"] == 1
     assert (await execute(UpdateRule(rule=stored(description="more"), expected_version=1)))["version"] == 2
     assert (await execute(ArchiveRule(rule="chat:alarms", expected_version=2)))["version"] == 3
+
+
+async def test_of_events_that_are_published_together_none_is_there_if_one_is_refused() -> None:
+    made, workspace = await host()
+    command = PublishMany(events=(EventToPublish(event=PUBLISH.event), EventToPublish(event={"type": "plant:alarm"})))
+
+    result = await made.execute(workspace, command, command_id="lot")
+
+    assert isinstance(result, CommandRejected)
+    assert isinstance(result.rejection, ValidationFailedRejection)
+    assert result.rejection.errors[0].startswith("events.1: machine: ")
+    assert await workspace.head_seq() == 0
+
+
+async def test_events_that_are_published_together_again_are_there_once_and_answered_the_same() -> None:
+    made, workspace = await host()
+    command = PublishMany(events=(EventToPublish(event=PUBLISH.event), EventToPublish(event=PUBLISH.event)))
+
+    first = outcome(await made.execute(workspace, command, command_id="lot"))
+    again = outcome(await made.execute(workspace, command, command_id="lot"))
+
+    assert isinstance(first, PublishedMany)
+    assert again == first
+    assert await workspace.head_seq() == 2
+
+
+class MortalResults(InMemoryCommandResults):
+    """Ends a claim without the result, as a process does that dies before it can remember it."""
+
+    @override
+    async def finish(self, key: CommandKey, result: CommandResult) -> None:
+        await self.abandon(key)
+
+
+@pytest.mark.parametrize("command", [PUBLISH, PublishMany(events=(EventToPublish(event=PUBLISH.event),) * 2)])
+async def test_a_repeated_command_publishes_nothing_twice_though_its_result_was_lost(command: Command) -> None:
+    made, workspace = await host(results=MortalResults())
+
+    await made.execute(workspace, command, command_id="c1")
+    head = await workspace.head_seq()
+    await made.execute(workspace, command, command_id="c1")
+    again = await workspace.head_seq()
+    await made.execute(workspace.as_actor(BOB), command, command_id="c1")
+    await made.execute(workspace, command, command_id="c2")
+    await made.execute(workspace, command)
+
+    assert (again, await workspace.head_seq()) == (head, 4 * head)
 
 
 async def test_a_refusal_is_an_answer_and_not_an_exception() -> None:
@@ -178,7 +242,7 @@ async def test_what_breaks_is_logged_and_answered_and_a_repetition_is_tried(capl
     result = await made.execute(workspace, PUBLISH, command_id="c1")
     storage.broken = False
 
-    assert isinstance(result, CommandRejected)
+    assert isinstance(result, CommandFailed)
     assert result.rejection.type == "invalid_state"
     assert "the disk is full" not in result.rejection.message
     assert "the disk is full" in caplog.text

@@ -4,7 +4,7 @@ from typing import Any, override
 
 import pytest
 
-from reflexr.core import Actor, ChainTarget, Forbidden, UserActor
+from reflexr.core import Actor, ChainTarget, Forbidden, UserActor, ValidationFailed
 from reflexr.workspace import Access, InMemoryStorage, Storage, Workspace, WorkspaceRef
 from reflexr.workspace.memory_data import WorkspaceData
 from reflexr.workspace.memory_transaction import MemoryTransaction
@@ -30,6 +30,7 @@ METHODS: dict[str, tuple[Callable[[Workspace], Any], Access]] = {
     "retry_run": (lambda w: w.retry_run("r1"), Access("reflexr:retry_run")),
     "skip_run": (lambda w: w.skip_run("r1"), Access("reflexr:skip_run")),
     "cancel_run": (lambda w: w.cancel_run("r1"), Access("reflexr:cancel_run")),
+    "resume_run": (lambda w: w.resume_run("r1", answer=float("nan")), Access("reflexr:resume_run")),
     "give_feedback": (
         lambda w: w.give_feedback(Verdict(correct=True), on=ChainTarget(correlation_id="c")),
         Access("reflexr:give_feedback"),
@@ -157,3 +158,25 @@ async def test_what_a_hook_raises_goes_to_whoever_asked_and_nothing_is_done() ->
 
     with pytest.raises(ConnectionError):
         await workspaces(ClosedStorage(), authorize=broken).open("acme", "prod", actor=ADA)
+
+
+@pytest.mark.parametrize(
+    ("name", "action"), [("list_rules", "reflexr:read_rules"), ("list_schedules", "reflexr:read_schedules")]
+)
+async def test_what_spans_a_tenant_is_asked_about_no_workspace_by_every_hook(name: str, action: str) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def allow(*question: Any) -> bool:
+        asked.append(question)
+        return True
+
+    read = getattr(workspaces(authorize=allow), name)
+
+    with pytest.raises(Forbidden, match=f"may not '{action}' in the tenant 'acme'"):
+        await read("acme", actor=ADA, authorize=refuse)
+    with pytest.raises(ValidationFailed, match="tenant_id"):
+        await read("", actor=ADA)
+    with pytest.raises(ValidationFailed, match="actor"):
+        await read("acme", actor="ada")
+
+    assert asked == [("acme", None, ADA, Access(action))]

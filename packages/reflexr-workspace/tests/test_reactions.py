@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from reflexr.core import InvalidState, derived_id, on
+from reflexr.core import InvalidState, ValidationFailed, derived_id, on
 from reflexr.workspace import (
+    Pause,
     Publication,
     Reaction,
     Reactor,
@@ -90,6 +91,51 @@ async def test_what_an_action_publishes_names_the_run_as_its_cause_and_joins_its
             "run_id": run.id,
             "name": "page",
         }
+
+
+async def test_what_is_emitted_under_a_key_is_there_once_in_whatever_order_it_comes(bench: Bench) -> None:
+    async def emit(reaction: Reaction[None]) -> None:
+        machines = ["a", "b"] if reaction.attempt == 1 else ["c", "b", "a"]
+        for machine in machines:
+            await reaction.emit(Repaired(machine=machine), key=machine)
+        if reaction.attempt == 1:
+            await reaction.checkpoint("emitted")
+            raise OSError
+
+    await bench.publish(Alarm(machine="press"))
+    await bench.reactor(rule(retry=IMMEDIATELY), actions={"page": emit}).settle()
+
+    assert [event["machine"] for event in await bench.facts("plant:repaired")] == ["a", "b", "c"]
+
+
+async def test_what_is_emitted_after_an_answer_is_no_repetition_of_another_event(bench: Bench) -> None:
+    async def ask(reaction: Reaction[None]) -> Pause | None:
+        if reaction.answer is None:
+            await reaction.emit(Repaired(machine="asked"))
+            return Pause("?")
+        await reaction.emit(Opened())
+        return None
+
+    await bench.publish(Alarm(machine="press"))
+    reactor = bench.reactor(rule(), actions={"page": ask})
+    await reactor.settle()
+    await (await bench.open()).resume_run((await bench.runs())[0].id)
+    await reactor.settle()
+
+    assert [name for name in await bench.types() if name in {"repaired", "opened"}] == ["repaired", "opened"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "\0", "\ud800"])
+async def test_a_key_that_is_none_is_refused(bench: Bench, key: str) -> None:
+    async def emit(reaction: Reaction[None]) -> str:
+        with pytest.raises(ValidationFailed, match="key: an id is 1 to 255 characters"):
+            await reaction.emit(Repaired(machine="a"), key=key)
+        return "refused"
+
+    await bench.publish(Alarm(machine="press"))
+    await bench.reactor(rule(), actions={"page": emit}).settle()
+
+    assert [run.output for run in await bench.runs()] == ["refused"]
 
 
 async def test_an_attempt_that_is_made_again_emits_nothing_twice(bench: Bench) -> None:

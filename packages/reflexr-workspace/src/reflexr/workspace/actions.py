@@ -12,10 +12,11 @@ from pydantic import BaseModel, JsonValue
 
 from reflexr.core import NotJsonError, Rule, RuleError, StoredRules, json_value, load_params, model_value
 from reflexr.workspace.failures import INVALID_OUTPUT, RunFailure
+from reflexr.workspace.pauses import Pause
 from reflexr.workspace.reactions import Reaction
 
-type Output = BaseModel | str | float | bool | list[Any] | dict[str, Any] | None
-"""What an action returns: a JSON value, or a pydantic model, which is recorded as its JSON."""
+type Output = BaseModel | str | float | bool | list[Any] | dict[str, Any] | Pause | None
+"""What an action returns: a JSON value, a pydantic model, which is recorded as its JSON, or a `Pause` to wait."""
 
 type ActionFunction[Deps] = Callable[[Reaction[Deps]], Awaitable[Output]]
 """An `async def` over a reaction, which is an action without params."""
@@ -30,7 +31,7 @@ class Action[Deps](Protocol):
         ...
 
     async def run(self, reaction: Reaction[Deps], /) -> Output:
-        """Carries out one attempt, and returns the run's output.
+        """Carries out one attempt, and returns the run's output, or a `Pause` if it is to wait for an answer.
 
         It runs at least once: an attempt that was cut short is made again, so what it does outside is keyed by
         `reaction.idempotency_key`. It is cancelled when the rule's timeout is over, the run is cancelled, its lease is

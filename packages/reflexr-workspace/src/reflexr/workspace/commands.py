@@ -19,21 +19,25 @@ from reflexr.core import (
     Outcome,
     Publish,
     Published,
+    PublishedMany,
+    PublishMany,
     Recorded,
     Rejected,
     ReplayRule,
+    ResumeRun,
     RetryRun,
     RuleReplayed,
     RunChanged,
     SkipRun,
     UpdateRule,
+    derived_id,
     parse_feedback,
     participant,
 )
 from reflexr.telemetry import Instruments
 from reflexr.workspace.errors import WorkspaceError
 from reflexr.workspace.handles import Workspace
-from reflexr.workspace.publishing import checked_id
+from reflexr.workspace.publishing import NewEvent, Publication, checked_id
 from reflexr.workspace.refs import WorkspaceRef
 
 _LOG: Final = logging.getLogger(__name__)
@@ -52,6 +56,13 @@ class CommandKey:
     workspace: WorkspaceRef
     participant: str
     command_id: str
+
+
+class CommandFailed(CommandRejected):
+    """A command that could not be carried out, as something broke. Nothing is remembered: a repetition is tried.
+
+    It travels as any refusal does; a surface that can say so tells its client to try again.
+    """
 
 
 class CommandResults(Protocol):
@@ -165,7 +176,7 @@ class Commands:
         except Exception as error:
             _LOG.exception("the command %r could not be carried out; a repetition of it will be tried", command.type)
             problem = InvalidState(f"the command could not be carried out: {type(error).__name__}; try again")
-            result, outcome = CommandRejected(command_id=name, rejection=problem.rejection), "error"
+            result, outcome = CommandFailed(command_id=name, rejection=problem.rejection), "error"
         if self._instruments.active:
             self._instruments.commands.add(
                 1,
@@ -183,7 +194,7 @@ class Commands:
         if (remembered := await self._results.claim(key)) is not None:
             return remembered
         try:
-            result = await _result(workspace, command, command_id)
+            result = await _result(workspace, command, key)
         except BaseException:
             await self._results.abandon(key)
             raise
@@ -194,18 +205,26 @@ class Commands:
         return result
 
 
-async def _result(workspace: Workspace, command: Command, command_id: str) -> CommandResult:
+async def _result(workspace: Workspace, command: Command, key: CommandKey) -> CommandResult:
     try:
-        return CommandSucceeded(command_id=command_id, outcome=await _outcome(workspace, command))
+        return CommandSucceeded(command_id=key.command_id, outcome=await _outcome(workspace, command, key))
     except Rejected as rejected:
-        return CommandRejected(command_id=command_id, rejection=rejected.rejection)
+        return CommandRejected(command_id=key.command_id, rejection=rejected.rejection)
 
 
-async def _outcome(workspace: Workspace, command: Command) -> Outcome:
+async def _outcome(workspace: Workspace, command: Command, key: CommandKey) -> Outcome:
     match command:
         case Publish():
-            published = await workspace.publish(command.event, id=command.id, correlation_id=command.correlation_id)
-            return Published(seq=published.seq, id=published.id, duplicate=published.duplicate)
+            event_id = command.id or _event_id(key, 0)
+            return _published(
+                await workspace.publish(command.event, id=event_id, correlation_id=command.correlation_id)
+            )
+        case PublishMany():
+            events = [
+                NewEvent(item.event, item.id or _event_id(key, place)) for place, item in enumerate(command.events)
+            ]
+            published = await workspace.publish_many(events, correlation_id=command.correlation_id)
+            return PublishedMany(published=tuple(map(_published, published)))
         case GiveFeedback():
             feedback = parse_feedback(command.feedback_type, command.value)
             envelope = await workspace.give_feedback(feedback, on=command.target)
@@ -216,6 +235,10 @@ async def _outcome(workspace: Workspace, command: Command) -> Outcome:
             return RunChanged(run=await workspace.skip_run(command.run_id, reason=command.reason))
         case CancelRun():
             return RunChanged(run=await workspace.cancel_run(command.run_id, reason=command.reason))
+        case ResumeRun():
+            return RunChanged(
+                run=await workspace.resume_run(command.run_id, answer=command.answer, attempt=command.attempt)
+            )
         case ReplayRule():
             progress = await workspace.replay_rule(command.rule, from_seq=command.from_seq, mode=command.mode)
             return RuleReplayed(rule=command.rule, progress=progress)
@@ -229,3 +252,16 @@ async def _outcome(workspace: Workspace, command: Command) -> Outcome:
             return await workspace.archive_rule(
                 command.rule, expected_version=command.expected_version, reason=command.reason
             )
+
+
+def _event_id(key: CommandKey, place: int) -> str:
+    """Returns the id of an event that its client gave none.
+
+    The command's own, so that what a process published that died before it could remember the result, or whose result
+    is forgotten, is not there twice when the command is repeated.
+    """
+    return derived_id("evt", "command", key.participant, key.command_id, place)
+
+
+def _published(publication: Publication) -> Published:
+    return Published(seq=publication.seq, id=publication.id, duplicate=publication.duplicate)

@@ -9,14 +9,16 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
 from datetime import datetime
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal, overload
 
 from opentelemetry.trace import Span, SpanKind
+from pydantic import JsonValue
 
 from reflexr.core import (
     Actor,
     Causation,
     DeadLetter,
+    Delta,
     Envelope,
     Feedback,
     NotFound,
@@ -34,12 +36,14 @@ from reflexr.core import (
     retry,
     skip,
 )
+from reflexr.core import answer as answer_run
 from reflexr.telemetry import actor_attributes, traceparent_of
 from reflexr.telemetry import attributes as names
 from reflexr.workspace import arguments, operations, permissions, statuses
 from reflexr.workspace.arguments import EventTypes
 from reflexr.workspace.configuration import Configuration
 from reflexr.workspace.errors import WorkspaceError
+from reflexr.workspace.live_output import with_deltas
 from reflexr.workspace.operators import Operator, checked_actor, checked_causation
 from reflexr.workspace.permissions import Access, Authorize, permit
 from reflexr.workspace.publishing import EventLike, NewEvent, Publication, checked_id, publish_within
@@ -95,15 +99,20 @@ class Workspace:
         checked_actor(actor)
         return Workspace(self._configuration, replace(self._operator, actor=actor), self._authorize)
 
-    def caused_by(self, causation: Causation, *, correlation_id: str) -> "Workspace":
+    def caused_by(self, causation: Causation, *, correlation_id: str, attempt: int | None = None) -> "Workspace":
         """Returns the workspace for a run: what it publishes records its cause and continues its causal chain.
+
+        Args:
+            causation: The run.
+            correlation_id: Its causal chain.
+            attempt: The attempt at which the run acts: what is published when it is at it no more is refused.
 
         Raises:
             ValidationFailed: The causation or the chain's id is none.
         """
         checked_causation(causation)
         checked_id(correlation_id, "correlation_id")
-        operator = replace(self._operator, causation=causation, correlation_id=correlation_id)
+        operator = replace(self._operator, causation=causation, correlation_id=correlation_id, attempt=attempt)
         return Workspace(self._configuration, operator, self._authorize)
 
     # --- Publishing
@@ -125,6 +134,7 @@ class Workspace:
             Forbidden: The type is reflexr's own, or one that only runs publish.
             ValidationFailed: The event, an id or the chain is not what it has to be.
             DepthExceeded: The run's causal chain would be too deep.
+            InvalidState: The run that publishes is no longer at the attempt at which it does.
         """
         event_type = self._configuration.publisher.type_of(event)
         name = f"reflexr.publish {event_type}" if event_type else "reflexr.publish"
@@ -201,10 +211,25 @@ class Workspace:
         envelopes = await self._configuration.storage.read(self.ref, window)
         return [envelope.bind(registry) for envelope in envelopes]
 
-    async def subscribe(self, *, after_seq: int = 0, types: EventTypes | None = None) -> AsyncGenerator[Envelope]:
+    @overload
+    def subscribe(
+        self, *, after_seq: int = ..., types: EventTypes | None = ..., deltas: Literal[False] = ...
+    ) -> AsyncGenerator[Envelope]: ...
+
+    @overload
+    def subscribe(
+        self, *, after_seq: int = ..., types: EventTypes | None = ..., deltas: bool
+    ) -> AsyncGenerator[Envelope | Delta]: ...
+
+    async def subscribe(
+        self, *, after_seq: int = 0, types: EventTypes | None = None, deltas: bool = False
+    ) -> AsyncGenerator[Envelope | Delta]:
         """Yields the log's envelopes after a place, then those to come, each once and in order, without end.
 
         Close the generator, or cancel the task that awaits it, to end the subscription.
+
+        With `deltas` it yields among them what runs say while they are at work, whatever the types, from when the first
+        is asked for. Deltas are lost while the subscriber is behind; envelopes never are.
 
         Raises:
             ValidationFailed: As `read`.
@@ -213,9 +238,11 @@ class Workspace:
         window = arguments.log_window(self._configuration.settings.registry, after_seq=after_seq, types=types)
         feed = self._configuration.feeds.follow(self.ref, window.after_seq, window.types)
         # A generator that is not closed goes on listening until it is collected.
-        async with aclosing(feed):
-            async for envelope in feed:
-                yield envelope
+        live_output = self._configuration.settings.live_output
+        following = with_deltas(feed, live_output, self.ref) if deltas else feed
+        async with aclosing(feed), aclosing(following):
+            async for one in following:
+                yield one
 
     async def head_seq(self) -> int:
         """Returns the place of the log's last envelope: 0 if it holds none."""
@@ -294,6 +321,29 @@ class Workspace:
             permissions.CANCEL_RUN,
             run_id,
             lambda run, transaction: cancel(run, now=transaction.now, actor=self.actor, reason=reason),
+        )
+
+    async def resume_run(self, run_id: str, *, answer: JsonValue = None, attempt: int | None = None) -> Run:
+        """Answers a paused run, and returns it as it is then: it starts again once it is its turn.
+
+        Args:
+            run_id: The run, whose `waiting` says what it asks.
+            answer: The answer, which is its action's to understand.
+            attempt: The attempt whose question it answers, the run's `attempt` when that was read. Without it the
+                answer is to whatever the run asks now.
+
+        Raises:
+            NotFound: There is no such run.
+            InvalidState: The run is not paused, or by now asks something else than that attempt did.
+            ValidationFailed: The answer is not JSON, or the attempt no whole number from 1.
+        """
+        return await self._change_run(
+            permissions.RESUME_RUN,
+            run_id,
+            lambda run, transaction: answer_run(
+                run, now=transaction.now, value=answer, actor=self.actor, attempt=attempt
+            ),
+            check=lambda: arguments.checked_answer(answer, attempt),
         )
 
     async def give_feedback(self, feedback: Feedback, *, on: Target) -> Envelope:
@@ -536,7 +586,10 @@ class Workspace:
         if instruments.active:
             self._measure(published, perf_counter() - began)
         registry = self._configuration.settings.registry
-        return [Publication(item.envelope.bind(registry), item.duplicate) for item in published]
+        return [
+            item if (bound := item.envelope.bind(registry)) is item.envelope else Publication(bound, item.duplicate)
+            for item in published
+        ]
 
     def _measure(self, published: Sequence[Publication], seconds: float) -> None:
         instruments = self._configuration.instruments
@@ -554,10 +607,19 @@ class Workspace:
             seconds, {"reflexr.tenant.id": self.tenant_id, "reflexr.workspace.id": self.workspace_id}
         )
 
-    async def _change_run(self, action: str, run_id: str, move: Callable[[Run, Transaction], Transition]) -> Run:
+    async def _change_run(
+        self,
+        action: str,
+        run_id: str,
+        move: Callable[[Run, Transaction], Transition],
+        *,
+        check: Callable[[], None] | None = None,
+    ) -> Run:
         with self._span(action.replace(":", "."), {names.RUN: run_id}) as span:
             await self._permit(action)
             arguments.checked_texts(run_id=run_id)
+            if check is not None:
+                check()
             run = await operations.change_run(self._configuration, self._operator, run_id, move, traceparent_of(span))
             span.set_attributes({names.RULE: run.rule, names.RUN_STATUS: run.status, names.SESSION: run.correlation_id})
             return run

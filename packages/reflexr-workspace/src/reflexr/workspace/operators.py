@@ -25,12 +25,14 @@ class Operator:
         actor: Who acts.
         causation: The run that acts, if one does.
         correlation_id: That run's causal chain.
+        attempt: The attempt at which that run has to be for what it publishes to be appended; `None` for any.
     """
 
     workspace: WorkspaceRef
     actor: Actor
     causation: Causation | None = None
     correlation_id: str | None = None
+    attempt: int | None = None
 
 
 def checked_actor(actor: object) -> None:

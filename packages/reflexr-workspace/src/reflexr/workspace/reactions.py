@@ -4,11 +4,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pydantic import BaseModel, JsonValue
 
-from reflexr.core import Envelope, Event, Rule, Run, derived_id, json_value, model_value
+from reflexr.core import Answer, Envelope, Event, Rule, Run, derived_id, json_value, model_value
 from reflexr.workspace.errors import WorkspaceError
 from reflexr.workspace.facts import next_id
 from reflexr.workspace.handles import Workspace
-from reflexr.workspace.publishing import EventLike, Publication
+from reflexr.workspace.live_attempts import LiveAttempt
+from reflexr.workspace.live_output import InProcessLiveOutput
+from reflexr.workspace.publishing import EventLike, Publication, checked_id
 
 type SaveCheckpoint = Callable[[str, JsonValue], Awaitable[Run]]
 """Saves a step and a value on the run, and returns the run as it then is."""
@@ -27,6 +29,7 @@ class Reaction[Deps]:
         deps: Deps,
         params: BaseModel | None,
         save_checkpoint: SaveCheckpoint,
+        live: LiveAttempt | None = None,
     ) -> None:
         """Puts together what an attempt needs; the reactor does.
 
@@ -38,6 +41,7 @@ class Reaction[Deps]:
             deps: What the application gave the reactor.
             params: The rule's params, as the action's model.
             save_checkpoint: Saves a checkpoint.
+            live: Tells what the attempt says while it is at work; by default nobody hears it.
         """
         self._workspace = workspace
         self._run = run
@@ -46,7 +50,9 @@ class Reaction[Deps]:
         self._deps = deps
         self._params = params
         self._save_checkpoint = save_checkpoint
+        self._live = LiveAttempt(InProcessLiveOutput(), workspace.ref, run) if live is None else live
         self._attempt = run.attempt
+        self._answer = run.answer
         self._emitted = 0
 
     @property
@@ -85,6 +91,14 @@ class Reaction[Deps]:
         return self._attempt
 
     @property
+    def answer(self) -> Answer | None:
+        """What the run was told, if it paused and its action has saved no checkpoint since; `None` if it asked nothing.
+
+        It is the same throughout the attempt. What of it is needed after the next checkpoint belongs into that.
+        """
+        return self._answer
+
+    @property
     def envelopes(self) -> tuple[Envelope, ...]:
         """The envelopes that the firing matched, in the log's order."""
         return self._envelopes
@@ -97,6 +111,11 @@ class Reaction[Deps]:
             InvalidEventError: An event's class no longer accepts it.
         """
         return tuple(envelope.event for envelope in self._envelopes)
+
+    @property
+    def live(self) -> LiveAttempt:
+        """What tells subscribers that ask for it what the attempt says while it is at work, and records none of it."""
+        return self._live
 
     @property
     def deps(self) -> Deps:
@@ -121,23 +140,35 @@ class Reaction[Deps]:
             f"the action's params are {declared}, not {model.__name__}: read them as the model it declares"
         )
 
-    async def emit(self, event: EventLike) -> Publication:
-        """Publishes an event under an id derived from the run, its last checkpoint and how many it emitted since.
+    async def emit(self, event: EventLike, *, key: str | None = None) -> Publication:
+        """Publishes an event under an id derived from the run, so that an attempt that is made again appends it once.
 
-        So an attempt that is made again, and emits the same events in the same order, appends none of them twice.
+        Args:
+            event: The event.
+            key: What tells the event from all others of the run, at every attempt, 1 to 255 characters. By default its
+                place: how many were emitted before it since the last checkpoint. That is for an action that emits the
+                same events in the same order each time; one that emits from several tasks at once gives keys.
 
         Raises:
-            Rejected: As `Workspace.publish`. The event's turn is used up all the same.
+            Rejected: As `Workspace.publish`. The event's place is used up all the same.
+            ValidationFailed: The key is none.
         """
-        emitted, self._emitted = self._emitted, self._emitted + 1
-        event_id = derived_id("evt", "emitted", self._run.id, self._run.checkpoints, emitted)
+        place = self._next_place() if key is None else ("key", checked_id(key, "key"))
+        event_id = derived_id("evt", "emitted", self._run.id, *place)
         while True:
             publication = await self._workspace.publish(event, id=event_id)
-            causation = publication.envelope.causation
-            if causation is not None and causation.run_id == self._run.id:
+            found = publication.envelope
+            is_own = found.causation is not None and found.causation.run_id == self._run.id
+            if is_own and found.event_type == _type_of(event):
                 return publication
-            # The id can be foretold, and somebody took it for an event of theirs.
+            # The id can be foretold, and somebody took it for an event of theirs; or, after an answer, the run emits
+            # something else in this place.
             event_id = next_id(event_id)
+
+    def _next_place(self) -> tuple[str | int, int]:
+        """Returns the place of the next event that is emitted with no key, the same at every attempt."""
+        emitted, self._emitted = self._emitted, self._emitted + 1
+        return self._run.checkpoints, emitted
 
     async def checkpoint(self, step: str, state: BaseModel | JsonValue = None) -> None:
         """Saves what the next attempt can resume from, as `run.checkpoint` after `run.step`.
@@ -158,3 +189,8 @@ class Reaction[Deps]:
         )
         self._run = await self._save_checkpoint(step, value)
         self._emitted = 0
+
+
+def _type_of(event: EventLike) -> object:
+    """Returns the type of an event that was published."""
+    return event.event_type if isinstance(event, Event) else event["type"]
