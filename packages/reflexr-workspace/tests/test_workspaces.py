@@ -1,4 +1,5 @@
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -121,3 +122,26 @@ def test_metrics_call_a_stored_rule_by_its_namespace() -> None:
 
     assert configuration.rule_label("plant:alarms") == "plant:alarms"
     assert configuration.rule_label("chat:alarms") == "chat:*"
+
+
+async def test_the_rules_of_a_tenant_are_the_code_rules() -> None:
+    made = workspaces(rules=[alarms(), alarms("plant:more")])
+
+    assert [rule.name for rule in await made.list_rules("acme", actor=ADA)] == ["plant:alarms", "plant:more"]
+
+
+async def test_the_schedules_of_a_tenant_are_those_that_tick_in_it_and_name_no_other_tenant() -> None:
+    every = timedelta(minutes=1)
+    everywhere = Schedule(name="everywhere", every=every)
+    shared = Schedule(
+        name="shared", every=every, targets=frozenset((WorkspaceRef("acme", "prod"), WorkspaceRef("zeta", "prod")))
+    )
+    elsewhere = Schedule(name="elsewhere", every=every, targets=frozenset((WorkspaceRef("zeta", "prod"),)))
+    made = workspaces(schedules=[everywhere, shared, elsewhere])
+
+    found = await made.list_schedules("acme", actor=ADA)
+
+    assert [(schedule.name, schedule.targets) for schedule in found] == [
+        ("everywhere", None),
+        ("shared", frozenset((WorkspaceRef("acme", "prod"),))),
+    ]

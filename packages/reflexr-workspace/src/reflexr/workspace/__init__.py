@@ -2,7 +2,7 @@
 
 from reflexr.workspace.actions import Action, ActionFunction, FunctionAction, Output, with_params
 from reflexr.workspace.clocks import Clock, ManualClock, system_clock
-from reflexr.workspace.commands import CommandKey, CommandResults, InMemoryCommandResults
+from reflexr.workspace.commands import CommandFailed, CommandKey, CommandResults, InMemoryCommandResults
 from reflexr.workspace.errors import (
     DuplicateEventIdError,
     StorageError,
@@ -12,7 +12,11 @@ from reflexr.workspace.errors import (
 )
 from reflexr.workspace.failures import RunFailure
 from reflexr.workspace.handles import Workspace
+from reflexr.workspace.kernel import StorageKernel, TransactionKernel
+from reflexr.workspace.live_attempts import LiveAttempt
+from reflexr.workspace.live_output import DeltaListener, InProcessLiveOutput, LiveOutput
 from reflexr.workspace.memory import InMemoryStorage, Sizes
+from reflexr.workspace.pauses import Pause, ResumeAction
 from reflexr.workspace.permissions import Access, Authorize
 from reflexr.workspace.publishing import EventLike, NewEvent, Publication
 from reflexr.workspace.reactions import Reaction
@@ -20,6 +24,7 @@ from reflexr.workspace.reactor import Reactor
 from reflexr.workspace.refs import EVALUATION_LEASE, LeaseKey, WorkspaceRef, run_lease, schedule_lease
 from reflexr.workspace.run_contexts import RunContext, no_run_context
 from reflexr.workspace.schedules import Schedule
+from reflexr.workspace.snapshots import Lease, Snapshot
 from reflexr.workspace.statuses import RuleDescription, RuleStatus, ScheduleStatus
 from reflexr.workspace.storage import (
     Deadline,
@@ -59,6 +64,8 @@ __all__ = [
     "FunctionAction",
     "Output",
     "with_params",
+    "Pause",
+    "ResumeAction",
     "RunFailure",
     "RunContext",
     "no_run_context",
@@ -66,6 +73,7 @@ __all__ = [
     # Commands
     "CommandResults",
     "CommandKey",
+    "CommandFailed",
     "InMemoryCommandResults",
     # Storage
     "Storage",
@@ -87,10 +95,20 @@ __all__ = [
     "EVALUATION_LEASE",
     "run_lease",
     "schedule_lease",
+    # Backends of few methods
+    "StorageKernel",
+    "TransactionKernel",
+    "Snapshot",
+    "Lease",
     # Wake-ups
     "Wakeups",
     "Listener",
     "InProcessWakeups",
+    # Live output
+    "LiveOutput",
+    "DeltaListener",
+    "InProcessLiveOutput",
+    "LiveAttempt",
     # Clocks
     "Clock",
     "ManualClock",

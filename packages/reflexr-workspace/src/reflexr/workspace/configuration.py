@@ -25,8 +25,9 @@ from reflexr.telemetry import Instruments, Tracing
 from reflexr.workspace.clocks import Clock
 from reflexr.workspace.commits import SharedCommits
 from reflexr.workspace.feeds import Feeds
+from reflexr.workspace.live_output import LiveOutput
 from reflexr.workspace.permissions import Authorize
-from reflexr.workspace.publishing import Publication, Publisher, PublishRequest, publish_all
+from reflexr.workspace.publishing import Publication, Publisher, PublishRequest, publish_all, publish_at_once
 from reflexr.workspace.refs import WorkspaceRef
 from reflexr.workspace.storage import Storage, Transaction
 
@@ -50,6 +51,7 @@ class Settings:
         authorize: The application's permissions.
         clock: What time it is, where a status says what comes next.
         max_depth: How deep a causal chain may get.
+        live_output: What carries deltas from runs to who listens.
     """
 
     storage: Storage
@@ -63,6 +65,7 @@ class Settings:
     authorize: Authorize | None
     clock: Clock
     max_depth: int
+    live_output: LiveOutput
 
 
 class Configuration:
@@ -98,7 +101,7 @@ class Configuration:
             settings.max_depth,
         )
         self.publishes: SharedCommits[PublishRequest, Sequence[Publication]] = SharedCommits(
-            settings.storage, publish_all
+            settings.storage, publish_all, at_once=publish_at_once
         )
         self.feeds = Feeds(settings.storage, settings.registry)
 

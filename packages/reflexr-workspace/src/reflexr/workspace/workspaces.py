@@ -23,8 +23,9 @@ from reflexr.workspace.commands import CommandResults, Commands, InMemoryCommand
 from reflexr.workspace.configuration import Configuration, Settings
 from reflexr.workspace.handles import Workspace
 from reflexr.workspace.lists import EVENT_CLASS, RULE, Kind, checked_lists
+from reflexr.workspace.live_output import InProcessLiveOutput, LiveOutput
 from reflexr.workspace.operators import Operator, checked_actor
-from reflexr.workspace.permissions import OPEN, Access, Authorize, permit
+from reflexr.workspace.permissions import OPEN, READ_RULES, READ_SCHEDULES, Access, Authorize, permit
 from reflexr.workspace.publishing import checked_id
 from reflexr.workspace.refs import WorkspaceRef
 from reflexr.workspace.schedules import Schedule
@@ -51,6 +52,7 @@ class Workspaces:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
         results: CommandResults | None = None,
+        live_output: LiveOutput | None = None,
     ) -> None:
         """Checks what the application says.
 
@@ -69,6 +71,7 @@ class Workspaces:
             tracer_provider: What traces; by default the process's.
             meter_provider: What measures; by default the process's.
             results: Remembers commands' results; by default the last 10,000 of this process.
+            live_output: Carries what runs say while they are at work to who listens; by default within this process.
 
         Raises:
             RuleError: Something can never work: a rule, two rules of one name, an event class that the registry does
@@ -94,6 +97,7 @@ class Workspaces:
             authorize=authorize,
             clock=clock,
             max_depth=max_depth,
+            live_output=InProcessLiveOutput() if live_output is None else live_output,
         )
         self._configuration = Configuration(settings, Tracing(tracer_provider), Instruments(meter_provider))
         self._commands = Commands(
@@ -128,7 +132,7 @@ class Workspaces:
         checked_id(tenant_id, "tenant_id")
         checked_id(workspace_id, "workspace_id")
         checked_actor(actor)
-        hooks = tuple(hook for hook in (self._configuration.settings.authorize, authorize) if hook is not None)
+        hooks = self._hooks(authorize)
         await permit(hooks, tenant_id, workspace_id, actor, Access(OPEN))
         return Workspace(self._configuration, Operator(WorkspaceRef(tenant_id, workspace_id), actor), hooks)
 
@@ -146,6 +150,39 @@ class Workspaces:
         hook = self._configuration.settings.authorize
         return Workspace(self._configuration, Operator(workspace, actor), () if hook is None else (hook,))
 
+    async def list_rules(self, tenant_id: str, *, actor: Actor, authorize: Authorize | None = None) -> list[Rule]:
+        """Returns the code rules, which every workspace of the tenant has.
+
+        Args:
+            tenant_id: The tenant.
+            actor: Who asks; the permissions are asked about the tenant, and so about no workspace.
+            authorize: Permissions to ask besides the application's.
+
+        Raises:
+            ValidationFailed: The tenant's id is none, or the actor.
+            Forbidden: The actor may not read rules in this tenant.
+        """
+        await self._permit(tenant_id, actor, READ_RULES, authorize)
+        return list(self.rules.values())
+
+    async def list_schedules(
+        self, tenant_id: str, *, actor: Actor, authorize: Authorize | None = None
+    ) -> list[Schedule]:
+        """Returns the schedules that tick in the tenant, with those of their targets that are its workspaces.
+
+        Args:
+            tenant_id: The tenant.
+            actor: Who asks; the permissions are asked about the tenant, and so about no workspace.
+            authorize: Permissions to ask besides the application's.
+
+        Raises:
+            ValidationFailed: The tenant's id is none, or the actor.
+            Forbidden: The actor may not read schedules in this tenant.
+        """
+        await self._permit(tenant_id, actor, READ_SCHEDULES, authorize)
+        within = (schedule.within(tenant_id) for schedule in self._configuration.settings.schedules)
+        return [schedule for schedule in within if schedule is not None]
+
     async def rules_in(self, where: Workspace | WorkspaceRef | Transaction) -> dict[str, Rule]:
         """Returns a workspace's rules, by name: the code rules, then its active stored rules.
 
@@ -157,7 +194,8 @@ class Workspaces:
         """Carries out a command through a handle, and returns its result. Never raises, but when it is cancelled.
 
         A command that the same participant repeats in the same workspace, under its `command_id`, is not carried out
-        again: the answer is the first result, awaited if the first is still being carried out.
+        again: the answer is the first result, awaited if the first is still being carried out. One that could not be
+        carried out, as something broke, is a `CommandFailed`, and is tried again when it is repeated.
 
         Args:
             workspace: Through whose eyes and with whose permissions.
@@ -165,3 +203,11 @@ class Workspaces:
             command_id: What a repetition is recognised by, 1 to 255 characters; by default a new one.
         """
         return await self._commands.execute(workspace, command, command_id)
+
+    async def _permit(self, tenant_id: str, actor: Actor, action: str, authorize: Authorize | None) -> None:
+        checked_id(tenant_id, "tenant_id")
+        checked_actor(actor)
+        await permit(self._hooks(authorize), tenant_id, None, actor, Access(action))
+
+    def _hooks(self, authorize: Authorize | None) -> tuple[Authorize, ...]:
+        return tuple(hook for hook in (self._configuration.settings.authorize, authorize) if hook is not None)
