@@ -1,12 +1,17 @@
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from reflexr.sql.cancellation import keep, or_give_back, to_the_end, uninterrupted
+from reflexr.sql.cancellation import given_back, or_give_back, to_the_end, uninterrupted
 
 type Await = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
+
+
+OWNER = object()
 
 
 async def settle() -> None:
@@ -157,8 +162,8 @@ async def test_what_a_caller_is_there_for_is_its() -> None:
     async def give_back(_: int) -> None:
         raise AssertionError
 
-    assert await or_give_back(at_once(), give_back) == 1
-    assert await or_give_back(later(), give_back) == 2
+    assert await or_give_back(at_once(), give_back, owner=OWNER) == 1
+    assert await or_give_back(later(), give_back, owner=OWNER) == 2
 
 
 async def test_what_a_cancelled_caller_would_have_got_is_given_back_and_it_is_not_held_up() -> None:
@@ -173,7 +178,7 @@ async def test_what_a_cancelled_caller_would_have_got_is_given_back_and_it_is_no
         await asyncio.sleep(0)
         given.append(got)
 
-    caller = asyncio.create_task(or_give_back(call(), give_back))
+    caller = asyncio.create_task(or_give_back(call(), give_back, owner=OWNER))
     await settle()
     caller.cancel()
     await asyncio.wait([caller])
@@ -193,7 +198,7 @@ async def test_what_was_never_got_is_not_given_back() -> None:
     async def give_back(_: int) -> None:
         raise AssertionError
 
-    caller = asyncio.create_task(or_give_back(call(), give_back))
+    caller = asyncio.create_task(or_give_back(call(), give_back, owner=OWNER))
     await settle()
     caller.cancel()
     await asyncio.wait([caller])
@@ -202,17 +207,64 @@ async def test_what_was_never_got_is_not_given_back() -> None:
     assert caller.cancelled()
 
 
-async def test_what_nobody_waits_for_is_carried_on_with() -> None:
-    done: list[str] = []
-
-    async def at_once() -> None:
-        done.append("at once")
-
-    async def later() -> None:
+async def cancelled_caller(call: Coroutine[Any, Any, int], given: list[int], owner: object) -> None:
+    async def give_back(got: int) -> None:
         await asyncio.sleep(0)
-        done.append("later")
+        given.append(got)
 
-    keep(at_once())
-    keep(later())
+    caller = asyncio.create_task(or_give_back(call, give_back, owner=owner))
     await settle()
-    assert done == ["at once", "later"]
+    caller.cancel()
+    await asyncio.wait([caller])
+
+
+async def test_who_waits_for_what_is_given_back_waits_for_all_of_an_owners_and_for_nobody_elses() -> None:
+    mine, others = asyncio.Event(), asyncio.Event()
+    given: list[int] = []
+
+    async def got(go: asyncio.Event, value: int) -> int:
+        await go.wait()
+        return value
+
+    stranger = object()
+    await cancelled_caller(got(mine, 1), given, OWNER)
+    await cancelled_caller(got(mine, 2), given, OWNER)
+    await cancelled_caller(got(others, 3), given, stranger)
+    waiting = asyncio.create_task(given_back(OWNER, timedelta(minutes=1)))
+    await settle()
+    assert not waiting.done()
+    mine.set()
+    await waiting
+    assert given == [1, 2]
+    others.set()
+    await given_back(stranger, timedelta(minutes=1))
+    assert given == [1, 2, 3]
+
+
+async def test_what_is_not_given_back_in_time_is_not_waited_for() -> None:
+    go = asyncio.Event()
+    given: list[int] = []
+
+    async def call() -> int:
+        await go.wait()
+        return 7
+
+    await cancelled_caller(call(), given, OWNER)
+    await given_back(OWNER, timedelta(milliseconds=1))
+    assert given == []
+    go.set()
+    await given_back(OWNER, timedelta(minutes=1))
+    assert given == [7]
+
+
+def test_a_loop_that_ends_still_has_what_was_got_given_back() -> None:
+    given: list[int] = []
+
+    async def call() -> int:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        return 7
+
+    asyncio.run(cancelled_caller(call(), given, OWNER))
+    assert given == [7]

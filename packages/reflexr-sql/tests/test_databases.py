@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool, QueuePool
 
 from reflexr.sql import (
     DatabaseBusyError,
@@ -20,9 +20,9 @@ from reflexr.sql import (
     create_sqlite_engine,
 )
 from reflexr.sql.sessions import AsyncpgDriver
-from reflexr.workspace import LogWindow, ManualClock, WorkspaceRef
+from reflexr.workspace import LogWindow, ManualClock
 
-from .servers import Kind, engine_of, server_url
+from .servers import Kind, engine_of, server_url, terminate_others
 from .shop import REF, START, append, draft
 
 
@@ -35,21 +35,8 @@ async def engine(request: pytest.FixtureRequest) -> AsyncGenerator[AsyncEngine]:
 
 @pytest.fixture
 async def postgresql() -> AsyncGenerator[AsyncEngine]:
-    async with engine_of("postgresql", pool_size=2, max_overflow=0, pool_timeout=0.2) as engine:
+    async with engine_of("postgresql", pool_size=2, max_overflow=0, pool_timeout=5) as engine:
         yield engine
-
-
-async def terminate_others(engine: AsyncEngine) -> None:
-    """Hangs up on every connection to the database but the one that says so, as a restart of the server would."""
-    other = create_async_engine(engine.url)
-    async with other.connect() as connection:
-        await connection.execute(
-            text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-        )
-    await other.dispose()
 
 
 def connections_out(engine: AsyncEngine) -> int:
@@ -74,7 +61,41 @@ async def test_no_connection_is_kept_by_those_who_are_cancelled(postgresql: Asyn
         task.cancel()
         await asyncio.wait([task])
     await append(storage, draft("last"))
+    await storage.close()
     assert connections_out(postgresql) == 0
+
+
+async def test_a_storage_that_is_closed_has_given_every_connection_back(engine: AsyncEngine) -> None:
+    for awaits in range(40):
+        async with SqlStorage(engine) as storage:
+            with storage.wakeups.listen():
+                task = asyncio.create_task(append(storage, draft(f"e{awaits}")))
+                for _ in range(awaits):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+        assert connections_out(engine) == 0, awaits
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_loop_that_ends_amid_a_call_leaves_no_connection(kind: Kind) -> None:
+    out: list[int] = []
+
+    async def ended_after(awaits: int) -> None:
+        async with engine_of(kind, poolclass=NullPool) as engine:
+            taken = asyncio.Event()
+            event.listen(engine.sync_engine, "checkout", lambda *_: (out.append(1), taken.set()))
+            event.listen(engine.sync_engine, "checkin", lambda *_: out.append(-1))
+            task = asyncio.create_task(append(SqlStorage(engine, listen=False), draft("e1")))
+            await taken.wait()
+            for _ in range(awaits):
+                await asyncio.sleep(0)
+            task.cancel()
+
+    for awaits in range(12):
+        asyncio.run(ended_after(awaits))
+        assert sum(out) == 0, awaits
+    assert out
 
 
 async def test_those_who_wait_for_a_workspace_hold_no_connection(postgresql: AsyncEngine) -> None:
@@ -87,19 +108,20 @@ async def test_those_who_wait_for_a_workspace_hold_no_connection(postgresql: Asy
     assert sorted(seqs) == [[number] for number in range(1, 21)]
 
 
-async def test_a_pool_that_has_no_connection_left_is_busy(postgresql: AsyncEngine) -> None:
-    storage = SqlStorage(postgresql, listen=False)
-    async with storage.transaction(REF), storage.transaction(WorkspaceRef("acme", "other")):
-        with pytest.raises(DatabaseBusyError):
-            await storage.head(REF)
+async def test_a_pool_that_has_no_connection_left_is_busy() -> None:
+    async with engine_of("postgresql", pool_size=1, max_overflow=0, pool_timeout=0.05) as engine:
+        storage = SqlStorage(engine, listen=False)
+        async with storage.transaction(REF):
+            with pytest.raises(DatabaseBusyError):
+                await storage.head(REF)
 
 
 async def test_a_connection_that_was_lost_is_survived_by_the_next_call(postgresql: AsyncEngine) -> None:
     storage = SqlStorage(postgresql, listen=False)
     await append(storage, draft("before"))
-    await terminate_others(postgresql)
+    await terminate_others(postgresql.url)
     assert [envelope.id for envelope in await storage.read(REF, LogWindow())] == ["before"]
-    await terminate_others(postgresql)
+    await terminate_others(postgresql.url)
     assert await append(storage, draft("after")) == [2]
 
 
@@ -109,7 +131,7 @@ async def test_what_was_not_committed_when_the_connection_was_lost_is_not_there(
     async def write() -> None:
         async with storage.transaction(REF) as transaction:
             await transaction.append([draft("lost")])
-            await terminate_others(postgresql)
+            await terminate_others(postgresql.url)
             await transaction.append([draft("too late")])
 
     with pytest.raises(DatabaseUnavailableError) as lost:
@@ -126,7 +148,7 @@ async def test_a_commit_on_a_lost_connection_is_no_success(postgresql: AsyncEngi
     async def write() -> None:
         async with storage.transaction(REF) as transaction:
             await transaction.append([draft("lost")])
-            await terminate_others(postgresql)
+            await terminate_others(postgresql.url)
 
     with pytest.raises(DatabaseUnavailableError):
         await write()
@@ -193,3 +215,38 @@ async def test_a_fault_that_is_no_databases_keeps_no_connection(
             await storage.head(REF)
     assert connections_out(postgresql) == 0
     assert (await storage.head(REF)).seq == 0
+
+
+async def test_a_connection_that_cannot_be_used_goes_back(
+    postgresql: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_connection: AsyncConnection) -> None:
+        raise LookupError
+
+    storage = SqlStorage(postgresql, listen=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(AsyncConnection, "get_raw_connection", broken)
+        with pytest.raises(LookupError):
+            await storage.head(REF)
+    assert connections_out(postgresql) == 0
+    assert await append(storage, draft("next")) == [1]
+
+
+async def test_a_rollback_that_is_broken_off_throws_its_connection_away(
+    postgresql: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken_off(_driver: AsyncpgDriver) -> None:
+        raise asyncio.CancelledError
+
+    async def undone() -> None:
+        async with storage.transaction(REF) as transaction:
+            await transaction.append([draft("gone")])
+            raise LookupError
+
+    storage = SqlStorage(postgresql, listen=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(AsyncpgDriver, "rollback", broken_off)
+        with pytest.raises(asyncio.CancelledError):
+            await undone()
+    assert connections_out(postgresql) == 0
+    assert await append(storage, draft("next")) == [1]

@@ -15,6 +15,7 @@ from reflexr.sql import (
     SchemaError,
     SqlStorageError,
 )
+from reflexr.sql.errors import DuplicateKeyError
 from reflexr.sql.translation import is_disconnect, translated
 from reflexr.workspace import StorageError
 
@@ -63,7 +64,7 @@ POSTGRESQL: list[tuple[Exception, type[SqlStorageError]]] = [
     (asyncpg.UntranslatableCharacterError("m"), InvalidValueError),
     (asyncpg.NumericValueOutOfRangeError("m"), InvalidValueError),
     (asyncpg.ProgramLimitExceededError("m"), InvalidValueError),
-    (asyncpg.UniqueViolationError("m"), SqlStorageError),
+    (asyncpg.UniqueViolationError("m"), DuplicateKeyError),
     (asyncpg.InFailedSQLTransactionError("m"), SqlStorageError),
     (asyncpg.InsufficientPrivilegeError("m"), SqlStorageError),
     (ArgumentError("invalid input for query argument $1"), InvalidValueError),
@@ -79,10 +80,10 @@ SQLITE: list[tuple[Exception, type[SqlStorageError]]] = [
     (sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT), DatabaseBusyError),
     (sqlite_error(sqlite3.SQLITE_LOCKED), DatabaseBusyError),
     (sqlite_error(sqlite3.SQLITE_CANTOPEN), DatabaseUnavailableError),
-    (sqlite_error(sqlite3.SQLITE_CORRUPT), DatabaseUnavailableError),
+    (sqlite_error(sqlite3.SQLITE_CORRUPT), SqlStorageError),
     (sqlite_error(sqlite3.SQLITE_FULL), DatabaseUnavailableError),
     (sqlite_error(sqlite3.SQLITE_IOERR_FSYNC), DatabaseUnavailableError),
-    (sqlite_error(sqlite3.SQLITE_NOTADB), DatabaseUnavailableError),
+    (sqlite_error(sqlite3.SQLITE_NOTADB), SqlStorageError),
     (sqlite_error(sqlite3.SQLITE_PERM), DatabaseUnavailableError),
     (sqlite_error(sqlite3.SQLITE_READONLY), DatabaseUnavailableError),
     (sqlite_error(sqlite3.SQLITE_MISMATCH), InvalidValueError),
@@ -90,7 +91,7 @@ SQLITE: list[tuple[Exception, type[SqlStorageError]]] = [
     (sqlite_error(sqlite3.SQLITE_ERROR, "no such table: reflexr_events"), SchemaError),
     (sqlite_error(sqlite3.SQLITE_ERROR, "no such column: queue"), SchemaError),
     (sqlite_error(sqlite3.SQLITE_ERROR, "table reflexr_runs has no column named queue"), SchemaError),
-    (sqlite_error(sqlite3.SQLITE_CONSTRAINT_UNIQUE), SqlStorageError),
+    (sqlite_error(sqlite3.SQLITE_CONSTRAINT_UNIQUE), DuplicateKeyError),
     (sqlite3.OperationalError("without a code"), SqlStorageError),
     (sqlite3.ProgrammingError("Cannot operate on a closed database."), DatabaseUnavailableError),
     (sqlite3.ProgrammingError("Incorrect number of bindings supplied."), SqlStorageError),

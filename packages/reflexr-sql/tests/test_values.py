@@ -4,8 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflexr.sql import InvalidValueError
-from reflexr.sql.values import LONGEST_KEY, MAX_INTEGER, duration_micros, key, micros, micros_or_none, moment, within
+from reflexr.core import DeadLetter
+from reflexr.sql import InvalidValueError, SqlStorageError
+from reflexr.sql.values import (
+    LONGEST_KEY,
+    MAX_INTEGER,
+    duration_micros,
+    key,
+    micros,
+    micros_or_none,
+    moment,
+    read_all,
+    within,
+)
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 
@@ -58,3 +69,10 @@ def test_a_name_that_no_database_holds_is_refused(name: str, problem: str) -> No
 
 def test_a_number_is_brought_within_what_a_column_holds() -> None:
     assert [within(number) for number in (2**80, -(2**80), 7)] == [MAX_INTEGER, -MAX_INTEGER, 7]
+
+
+def test_a_document_that_is_none_is_reported_with_what_it_is() -> None:
+    with pytest.raises(
+        SqlStorageError, match=r"a DeadLetter in the database cannot be read: Field required; it .*'\{\}'"
+    ):
+        read_all(DeadLetter, [("{}",)])

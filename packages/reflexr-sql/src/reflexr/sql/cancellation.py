@@ -7,6 +7,7 @@ never sees it again. So whatever talks to a database runs in a task of its own, 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 
@@ -44,7 +45,9 @@ async def uninterrupted[T](call: Coroutine[Any, Any, T]) -> T:
     return await _Uninterrupted(call)
 
 
-async def or_give_back[T](call: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
+async def or_give_back[T](
+    call: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, None]], *, owner: object
+) -> T:
     """Awaits a call that gets something, and returns it; for a caller that is cancelled it is given back.
 
     The caller is not held up: the call goes on without it.
@@ -52,6 +55,7 @@ async def or_give_back[T](call: Coroutine[Any, Any, T], give_back: Callable[[T],
     Args:
         call: What gets something, such as a connection, perhaps after a while.
         give_back: Gives it back, where the caller is gone by then.
+        owner: Whose it is: see `given_back`.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled meanwhile.
@@ -62,26 +66,31 @@ async def or_give_back[T](call: Coroutine[Any, Any, T], give_back: Callable[[T],
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        keep(_give_back(task, give_back))
+        giving_back = asyncio.Task(_give_back(task, give_back), loop=asyncio.get_running_loop(), eager_start=True)
+        if not giving_back.done():
+            _GIVING_BACK[giving_back] = owner
+            giving_back.add_done_callback(_GIVING_BACK.pop)
         raise
 
 
-def keep(call: Coroutine[Any, Any, None]) -> None:
-    """Carries on with something that nobody waits for, until it has ended."""
-    task = asyncio.Task(call, loop=asyncio.get_running_loop(), eager_start=True)
-    if not task.done():
-        _KEPT.add(task)
-        task.add_done_callback(_KEPT.discard)
+async def given_back(owner: object, at_most: timedelta) -> None:
+    """Waits until everything of an owner's that cancelled callers would have got is given back, for a time at most."""
+    loop = asyncio.get_running_loop()
+    if waiting := [task for task, its in _GIVING_BACK.items() if its is owner and task.get_loop() is loop]:
+        await asyncio.wait(waiting, timeout=at_most.total_seconds())
 
 
 async def _give_back[T](task: "asyncio.Task[T]", give_back: Callable[[T], Coroutine[Any, Any, None]]) -> None:
-    await asyncio.wait([task])
+    while not task.done():
+        # A loop that ends cancels this too. It cancels the call as well, and waits for both.
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
     if not task.cancelled() and task.exception() is None:
-        await give_back(task.result())
+        await to_the_end(give_back(task.result()))
 
 
-# asyncio itself keeps no more than a weak reference to a task.
-_KEPT: set["asyncio.Task[None]"] = set()
+# What is given back, with whose it is; asyncio itself keeps no more than a weak reference to a task.
+_GIVING_BACK: dict["asyncio.Task[None]", object] = {}
 
 
 class _Uninterrupted[T]:

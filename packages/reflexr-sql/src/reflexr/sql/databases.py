@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from reflexr.sql.cancellation import or_give_back, to_the_end
+from reflexr.sql.cancellation import given_back, or_give_back, to_the_end
 from reflexr.sql.errors import EngineError, SqlStorageError
 from reflexr.sql.sessions import (
     BEGIN_OPTION,
@@ -29,6 +29,9 @@ from reflexr.workspace import Clock, system_clock
 
 ATTEMPTS: Final = 3
 """How often a call is tried that did nothing yet, where the connection turns out to be lost."""
+
+_CLOSING: Final = timedelta(seconds=5)
+"""How long closing waits for connections at most."""
 
 
 class Database:
@@ -78,6 +81,22 @@ class Database:
         """Executes a statement alone, and returns its rows. Doing it twice must be as good as once."""
         return await _retried(lambda: self._fetch(statement, parameters))
 
+    async def once(
+        self, statement: Statement, parameters: Parameters, done: Callable[[Sequence[Row]], None]
+    ) -> Sequence[Row]:
+        """Executes a statement alone and once, and returns its rows.
+
+        Args:
+            statement: The statement.
+            parameters: What it is given.
+            done: What to do once it is committed, given the rows, also for a caller that was cancelled meanwhile.
+
+        Raises:
+            DatabaseUnavailableError: The connection was lost, so that nobody knows whether it was executed.
+        """
+        connection = await _retried(lambda: or_give_back(self._open(), _close, owner=self.engine))
+        return await to_the_end(connection.only(statement, parameters, done))
+
     @asynccontextmanager
     async def transaction[T](
         self, begin: Callable[[Session], Coroutine[Any, Any, T]], committed: Callable[[], None] = lambda: None
@@ -90,7 +109,7 @@ class Database:
             committed: What to do once it is committed, also for a caller that was cancelled meanwhile.
         """
         async with self._turn:
-            connection, began = await _retried(lambda: or_give_back(self._begin(begin), _roll_back))
+            connection, began = await _retried(lambda: or_give_back(self._begin(begin), _roll_back, owner=self.engine))
             try:
                 yield Session(connection.driver), began
             except BaseException:
@@ -111,8 +130,15 @@ class Database:
             async with self.transaction(_nothing) as (session, _):
                 yield session
 
+    async def close(self) -> None:
+        """Waits, for a while, until the connections that cancelled callers would have had are back in the pool.
+
+        What is not back by then is once its call has ended.
+        """
+        await given_back(self.engine, _CLOSING)
+
     async def _fetch(self, statement: Statement, parameters: Parameters) -> Sequence[Row]:
-        connection = await or_give_back(self._open(), _close)
+        connection = await or_give_back(self._open(), _close, owner=self.engine)
         return await to_the_end(connection.only(statement, parameters))
 
     async def _begin[T](self, begin: Callable[[Session], Coroutine[Any, Any, T]]) -> "tuple[_Connection, T]":
@@ -135,8 +161,10 @@ class _Connection:
         self.driver = driver
         self._connection = connection
 
-    async def only(self, statement: Statement, parameters: Parameters) -> Sequence[Row]:
-        """Executes one statement, and gives the connection back."""
+    async def only(
+        self, statement: Statement, parameters: Parameters, done: Callable[[Sequence[Row]], None] = lambda _: None
+    ) -> Sequence[Row]:
+        """Executes one statement, does what is to be done then, and gives the connection back."""
         try:
             rows = await reported(self.driver.alone(statement, parameters))
         except SqlStorageError as error:
@@ -145,6 +173,7 @@ class _Connection:
         except BaseException:
             await self.discard()
             raise
+        done(rows)
         await self.close()
         return rows
 
@@ -164,6 +193,9 @@ class _Connection:
             await reported(self.driver.rollback())
         except SqlStorageError:
             await self.discard()
+        except BaseException:
+            await self.discard()
+            raise
         else:
             await self.close()
 
@@ -179,11 +211,19 @@ class _Connection:
 
 async def _connected(engine: AsyncEngine, *, direct: bool) -> _Connection:
     connection = await engine.connect()
+    try:
+        return await _driven(connection, direct=direct)
+    except BaseException:
+        await connection.close()
+        raise
+
+
+async def _driven(connection: AsyncConnection, *, direct: bool) -> _Connection:
     if not direct:
         await connection.execution_options(**{BEGIN_OPTION: "DEFERRED"})
         return _Connection(connection, NeutralDriver(connection))
     raw = await connection.get_raw_connection()
-    if engine.dialect.name == "sqlite":
+    if connection.dialect.name == "sqlite":
         return _Connection(connection, AiosqliteDriver(cast("AiosqliteConnection", raw.driver_connection)))
     while cast("AsyncpgConnection", raw.driver_connection).is_closed():
         # The server hung up while the connection was in the pool.

@@ -30,5 +30,9 @@ class InvalidValueError(SqlStorageError):
     """The database cannot hold a value, such as a name with a NUL or one that is too long: trying again is no use."""
 
 
+class DuplicateKeyError(SqlStorageError):
+    """Something is there already under the same key. No caller outside this package meets it."""
+
+
 class EngineError(SqlStorageError):
     """The engine is none that this storage can use."""

@@ -17,6 +17,7 @@ from reflexr.sql.statements import (
     parameter,
 )
 from reflexr.sql.tables import WORKSPACES
+from reflexr.sql.writing import Writer
 
 _COLUMNS = ("head_seq", "head_ts", "counter", "settled", "unsettled", "ticked", "has_stored_rules")
 
@@ -89,6 +90,9 @@ class Locks:
             update(table)
             .where(in_workspace(table))
             .values(
+                head_seq=parameter("to_seq", INTEGER),
+                head_ts=parameter("to_ts", INTEGER),
+                has_log=parameter("to_seq", INTEGER) > 0,
                 counter=parameter("to_counter", INTEGER),
                 settled=parameter("to_settled", TEXT),
                 unsettled=parameter("to_unsettled", TEXT),
@@ -118,12 +122,14 @@ class Locks:
         rows = await fetcher.fetch(self._head, workspace)
         return (rows[0][0], rows[0][1]) if rows else (0, None)
 
-    async def save(self, fetcher: Fetcher, workspace: Parameters, row: WorkspaceRow) -> None:
-        """Saves all of a row but for the head, which moves as the log grows."""
-        await fetcher.fetch(
+    async def save(self, writer: Writer, workspace: Parameters, row: WorkspaceRow) -> None:
+        """Saves a row."""
+        await writer.write(
             self._update,
             {
                 **workspace,
+                "to_seq": row.head_seq,
+                "to_ts": row.head_ts,
                 "to_counter": row.counter,
                 "to_settled": row.settled,
                 "to_unsettled": row.unsettled,

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Select, select, union_all, update
+from sqlalchemy import ColumnElement, Insert, Select, Update, exists, insert, select, union_all, update
+from sqlalchemy.types import TypeEngine
 
-from reflexr.core import Envelope, stored_rule_of
+from reflexr.core import Draft, Envelope, stored_rule_of
 from reflexr.sql.sessions import Fetcher
 from reflexr.sql.statements import (
     INTEGER,
@@ -23,8 +24,18 @@ from reflexr.sql.statements import (
     workspace_columns,
 )
 from reflexr.sql.tables import EVENTS, WORKSPACES
-from reflexr.sql.values import MAX_INTEGER, key, micros, within
+from reflexr.sql.values import MAX_INTEGER, key, read_all, within
+from reflexr.sql.writing import Writing
 from reflexr.workspace import LogWindow
+
+EVENT_COLUMNS: Final[dict[str, TypeEngine[Any]]] = {
+    "seq": INTEGER,
+    "event_id": TEXT,
+    "event_type": TEXT,
+    "rule": TEXT,
+    "envelope": TEXT,
+}
+"""What is written of an event beside its workspace: see `event_row`."""
 
 _MOST_TYPES: Final = 50
 """Of how many event types each is read by its own range of the index; of more, all types are read and filtered."""
@@ -35,8 +46,10 @@ class Logs:
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        self._new = statements.rows("new", seq=INTEGER, event_id=TEXT, event_type=TEXT, rule=TEXT, envelope=TEXT)
-        self._insert, self._move = self._appending(statements)
+        self._new = statements.rows("events", **EVENT_COLUMNS)
+        self._insert = statements(self._inserting(statements))
+        if statements.is_postgresql:
+            self._insert_new = statements(self._inserting_new(statements))
         envelope = text_of(EVENTS.c.envelope).label("envelope")
         self._ids = statements.rows_of_workspace("ids", event_id=TEXT)
         self._find = statements(
@@ -66,24 +79,19 @@ class Logs:
         self._types = statements.rows("types", event_type=TEXT)
         self._windows: dict[tuple[int | None, bool], Statement] = {}
 
-    async def append(
-        self, fetcher: Fetcher, workspace: Parameters, envelopes: Sequence[Envelope], texts: Sequence[str]
-    ) -> None:
-        """Appends envelopes, as their texts, that follow the log's head, which moves to the last of them."""
-        rows = [
-            (
-                envelope.seq,
-                key(envelope.id),
-                key(envelope.event_type),
-                None if (rule := stored_rule_of(envelope)) is None else key(rule),
-                text,
-            )
-            for envelope, text in zip(envelopes, texts, strict=True)
-        ]
-        head = {"to_seq": envelopes[-1].seq, "to_ts": micros(envelopes[-1].ts)}
-        await fetcher.fetch(self._insert, {**workspace, **self._new(rows), **head})
-        if self._move is not None:
-            await fetcher.fetch(self._move, {**workspace, **head})
+    async def append(self, writing: Writing, workspace: Parameters, rows: Sequence[Row]) -> None:
+        """Appends events, of which each row is an `event_row`, and whose ids are not in the log."""
+        if self._statements.is_postgresql:
+            await writing.write(self._insert, {**workspace, **self._new(rows)})
+        else:
+            await writing.session.execute_many(self._insert, [{**workspace, **by_column(row)} for row in rows])
+
+    async def append_new(self, writing: Writing, workspace: Parameters, rows: Sequence[Row]) -> set[str]:
+        """Does as `append` unless ids are in the log already, and returns these as an index holds them.
+
+        PostgreSQL alone, together with all that was kept back.
+        """
+        return {one for (one,) in await writing.finish(self._insert_new, {**workspace, **self._new(rows)})}
 
     async def find(self, fetcher: Fetcher, workspace: Parameters, ids: Collection[str]) -> dict[str, Envelope]:
         """Returns the envelopes with these ids, by id."""
@@ -123,26 +131,32 @@ class Logs:
         """Returns the envelopes that are versions of a stored rule, in order."""
         return _envelopes(await fetcher.fetch(self._history, {**workspace, "of_rule": key(rule)}))
 
-    def _appending(self, statements: Statements) -> tuple[Statement, Statement | None]:
-        """Returns the statement that inserts events, and the one that moves the head unless the first does both."""
-        columns = ("seq", "event_id", "event_type", "rule")
-        insert = statements.insert(EVENTS).from_select(
-            ["tenant_id", "workspace_id", *columns, "envelope"],
-            from_set(*workspace_columns(), *(self._new.c[one] for one in columns), document(self._new.c["envelope"])),
+    def _inserting(self, statements: Statements) -> Insert:
+        """Returns the statement that inserts events.
+
+        SQLite's inserts one: it takes longer to parse a set of rows than to insert them.
+        """
+        if not statements.is_postgresql:
+            return inserting_one()
+        values = {**self._new.c, "envelope": document(self._new.c["envelope"])}
+        return statements.insert(EVENTS).from_select(
+            ["tenant_id", "workspace_id", *values], from_set(*workspace_columns(), *values.values())
         )
-        move = (
-            update(WORKSPACES)
-            .where(in_workspace(WORKSPACES))
-            .values(
-                head_seq=parameter("to_seq", INTEGER),
-                head_ts=parameter("to_ts", INTEGER),
-                settled=WORKSPACES.c.unsettled,
-                has_log=True,
-            )
+
+    def _inserting_new(self, statements: Statements) -> Select[*tuple[Any, ...]]:
+        taken = statements.one_for_each(
+            self._new,
+            EVENTS,
+            in_workspace(EVENTS),
+            EVENTS.c.event_id,
+            last=(EVENTS.c.event_id, self._new.c["event_id"]),
+        ).cte("taken")
+        values = {**self._new.c, "envelope": document(self._new.c["envelope"])}
+        inserted = statements.insert(EVENTS).from_select(
+            ["tenant_id", "workspace_id", *values],
+            select(*workspace_columns(), *values.values()).where(~exists(select(taken.c.event_id))),
         )
-        if statements.is_postgresql:
-            return statements(insert.add_cte(move.cte("moved"))), None
-        return statements(insert), statements(move)
+        return select(taken.c.event_id).add_cte(inserted.cte("inserted"))
 
     def _window(self, types: Collection[str] | None, *, backwards: bool) -> Statement:
         """Returns the statement that reads windows of so many types, from their beginning or from their end."""
@@ -179,5 +193,32 @@ class Logs:
         )
 
 
+def event_row(seq: int, event: Envelope | Draft, text: str) -> Row:
+    """Returns what is written of an event: its place, what it is found by, and its text."""
+    rule = stored_rule_of(event)
+    return seq, key(event.id), key(event.payload["type"]), None if rule is None else key(rule), text
+
+
+def by_column(row: Row) -> dict[str, object]:
+    """Returns what is written of an event as parameters."""
+    return dict(zip(EVENT_COLUMNS, row, strict=True))
+
+
+def moving_head(seq: ColumnElement[int], ts: ColumnElement[int]) -> Update:
+    """Returns the statement that moves a log's head, after which no rule is done with the log."""
+    return (
+        update(WORKSPACES)
+        .where(in_workspace(WORKSPACES))
+        .values(head_seq=seq, head_ts=ts, settled=WORKSPACES.c.unsettled, has_log=True)
+    )
+
+
+def inserting_one() -> Insert:
+    """Returns the statement that inserts one event."""
+    tenant, workspace = workspace_columns()
+    values = {name: parameter(name, kind) for name, kind in EVENT_COLUMNS.items()}
+    return insert(EVENTS).values(tenant_id=tenant, workspace_id=workspace, **values).inline()
+
+
 def _envelopes(rows: Sequence[Row]) -> list[Envelope]:
-    return [Envelope.model_validate_json(text) for (text,) in rows]
+    return read_all(Envelope, rows)

@@ -15,6 +15,7 @@ from sqlalchemy import Column, Select, func, select
 from reflexr.sql.sessions import Fetcher
 from reflexr.sql.statements import TEXT, Statement, Statements, document, from_set, text_of
 from reflexr.sql.tables import MEMBERS, WORKSPACES
+from reflexr.sql.writing import Writer
 
 type Members = frozenset[tuple[str, ...]]
 """A set, of which each member is one or more texts."""
@@ -36,7 +37,7 @@ class MemberSets:
     """The statements on sets, and on the digests that workspaces have."""
 
     def __init__(self, statements: Statements) -> None:
-        self._new = statements.rows("new", digest=TEXT, members=TEXT)
+        self._new = statements.rows("sets", digest=TEXT, members=TEXT)
         insert = statements.insert(MEMBERS).from_select(
             ["digest", "members"], from_set(self._new.c["digest"], document(self._new.c["members"]))
         )
@@ -48,11 +49,11 @@ class MemberSets:
         self._settled = statements(_distinct(WORKSPACES.c.settled))
         self._ticked = statements(_distinct(WORKSPACES.c.ticked))
 
-    async def keep(self, fetcher: Fetcher, known: Known, sets: Iterable[Members]) -> Known:
+    async def keep(self, writer: Writer, known: Known, sets: Iterable[Members]) -> Known:
         """Keeps sets as part of the transaction at hand, and returns those that are known too once it is committed."""
         new = {name: members for members in sets if members and (name := digest(members)) not in known}
         if new:
-            await fetcher.fetch(
+            await writer.write(
                 self._insert, self._new([(name, _text(members)) for name, members in sorted(new.items())])
             )
         return new

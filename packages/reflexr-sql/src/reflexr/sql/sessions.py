@@ -59,6 +59,11 @@ class Driver(ABC):
         """Executes a statement that is a transaction of its own."""
         return await self.fetch(statement, parameters)
 
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
+        """Executes a statement with each of these parameters in turn."""
+        for one in parameters:
+            await self.fetch(statement, one)
+
 
 class Session:
     """One connection, in the hands of one caller."""
@@ -73,6 +78,14 @@ class Session:
             SqlStorageError: What went wrong.
         """
         return await uninterrupted(reported(self._driver.fetch(statement, parameters)))
+
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
+        """Executes a statement with each of these parameters in turn, to the end.
+
+        Raises:
+            SqlStorageError: What went wrong; what was done before is not undone.
+        """
+        await uninterrupted(reported(self._driver.execute_many(statement, parameters)))
 
 
 async def reported[T](call: Coroutine[Any, Any, T]) -> T:
@@ -115,6 +128,10 @@ class AiosqliteConnection(Protocol):
 
     async def execute_fetchall(self, sql: str, parameters: Sequence[object] = ...) -> Sequence[Row]:
         """Executes a statement, and returns its rows."""
+        ...
+
+    async def executemany(self, sql: str, parameters: Sequence[Sequence[object]]) -> object:
+        """Executes a statement with each of these parameters."""
         ...
 
 
@@ -165,6 +182,10 @@ class AiosqliteDriver(Driver):
     @override
     async def fetch(self, statement: Statement, parameters: Parameters) -> Sequence[Row]:
         return await self._connection.execute_fetchall(statement.text, statement.arguments(parameters))
+
+    @override
+    async def execute_many(self, statement: Statement, parameters: Sequence[Parameters]) -> None:
+        await self._connection.executemany(statement.text, [statement.arguments(one) for one in parameters])
 
 
 class NeutralDriver(Driver):

@@ -35,9 +35,11 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.selectable import HasCTE
 from sqlalchemy.types import TypeEngine
 
 from reflexr.sql.tables import DOCUMENT
+from reflexr.workspace import WorkspaceRef
 
 type Parameters = Mapping[str, object]
 """What a statement is given, by the names of its parameters."""
@@ -55,9 +57,11 @@ class Statement:
 
     Attributes:
         text: Its SQL, with the driver's own placeholders.
+        element: What it was compiled from.
     """
 
     def __init__(self, element: Executable, dialect: Dialect) -> None:
+        self.element = element
         compiled = cast("SQLCompiler", cast("ClauseElement", element).compile(dialect=dialect))
         defaults = compiled.params
         self.text = compiled.string
@@ -109,6 +113,7 @@ class Statements:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        self._together: dict[tuple[Statement, ...], Statement] = {}
         self.is_postgresql = dialect.name == "postgresql"
         # PostgreSQL reads its own clock, unless the caller says what time it is.
         given = bindparam("now", type_=INTEGER)
@@ -120,6 +125,18 @@ class Statements:
     def __call__(self, element: Executable) -> Statement:
         """Compiles a statement."""
         return Statement(element, self._dialect)
+
+    def together(self, *statements: Statement) -> Statement:
+        """Returns what executes several statements as one, for PostgreSQL alone; it answers what the last one does.
+
+        Their parameters have names of their own, but for those that have the same value in all of them. None reads what
+        another one writes, and no two write to one table.
+        """
+        if (together := self._together.get(statements)) is None:
+            *others, last = statements
+            parts = [_with_cte(one).cte(f"part_{number}") for number, one in enumerate(others, start=1)]
+            together = self._together[statements] = self(cast("Executable", _with_cte(last).add_cte(*parts)))
+        return together
 
     def rows(self, name: str, /, **columns: TypeEngine[Any]) -> RowSet:
         """Returns a parameter that is a set of rows with these columns."""
@@ -185,6 +202,11 @@ class Statements:
         return postgresql.insert(table) if self.is_postgresql else sqlite.insert(table)
 
 
+def named(workspace: WorkspaceRef) -> dict[str, object]:
+    """Returns the parameters that name a workspace."""
+    return {"tenant": workspace.tenant_id, "workspace": workspace.workspace_id}
+
+
 def parameter[T](name: str, kind: TypeEngine[T]) -> ColumnElement[T]:
     """Returns a parameter that is one value."""
     return bindparam(name, type_=kind)
@@ -230,6 +252,10 @@ def row_by_row(rows: RowSet, belonging: Select[*tuple[Any, ...]]) -> Select[*tup
 def from_set(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
     """Selects from a set for an INSERT: without a WHERE, SQLite takes ON CONFLICT for a join's."""
     return select(*columns).where(text("1 = 1"))
+
+
+def _with_cte(statement: Statement) -> "HasCTE":
+    return cast("HasCTE", statement.element)
 
 
 def _array(name: str, column: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:

@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from reflexr.sql.errors import (
     DatabaseBusyError,
     DatabaseUnavailableError,
+    DuplicateKeyError,
     InvalidValueError,
     SchemaError,
     SqlStorageError,
@@ -20,6 +21,7 @@ from reflexr.sql.errors import (
 _POSTGRESQL: Final[dict[str, type[SqlStorageError]]] = {
     "08": DatabaseUnavailableError,  # connection exceptions
     "22": InvalidValueError,  # data exceptions
+    "23505": DuplicateKeyError,
     "25P02": SqlStorageError,  # a statement after one that failed
     "25P03": DatabaseUnavailableError,  # idle in a transaction for too long: the server hung up
     "28": DatabaseUnavailableError,  # who we say we are
@@ -42,10 +44,8 @@ _SQLITE: Final[dict[int, type[SqlStorageError]]] = {
     sqlite3.SQLITE_BUSY: DatabaseBusyError,
     sqlite3.SQLITE_LOCKED: DatabaseBusyError,
     sqlite3.SQLITE_CANTOPEN: DatabaseUnavailableError,
-    sqlite3.SQLITE_CORRUPT: DatabaseUnavailableError,
     sqlite3.SQLITE_FULL: DatabaseUnavailableError,
     sqlite3.SQLITE_IOERR: DatabaseUnavailableError,
-    sqlite3.SQLITE_NOTADB: DatabaseUnavailableError,
     sqlite3.SQLITE_PERM: DatabaseUnavailableError,
     sqlite3.SQLITE_READONLY: DatabaseUnavailableError,
     sqlite3.SQLITE_MISMATCH: InvalidValueError,
@@ -57,6 +57,7 @@ _ADVICE: Final[dict[type[SqlStorageError], str]] = {
     DatabaseUnavailableError: "the database cannot be reached, or the connection was lost; try again once it is back",
     DatabaseBusyError: "the database was busy for too long; try again",
     SchemaError: "a table or a column is missing; run reflexr.sql.migrate(engine) of this version first",
+    DuplicateKeyError: "something is there already under the same key",
     InvalidValueError: "the database cannot hold a value",
     SqlStorageError: "the database failed",
 }
@@ -107,6 +108,8 @@ def _kind_of_sqlite(error: sqlite3.Error) -> type[SqlStorageError]:
         return SchemaError
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return DatabaseUnavailableError
+    if code in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+        return DuplicateKeyError
     # The low byte is the primary code; the others say more about it.
     return _SQLITE.get(code & 0xFF, SqlStorageError)
 

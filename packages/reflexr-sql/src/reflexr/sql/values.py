@@ -1,10 +1,13 @@
 """How values are kept in columns: times as microseconds, and names short enough for an index."""
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
-from reflexr.sql.errors import InvalidValueError
+from pydantic import BaseModel, ValidationError
+
+from reflexr.sql.errors import InvalidValueError, SqlStorageError
 
 MAX_INTEGER: Final = 2**63 - 1
 """The largest whole number that a column holds, and as many rows as anybody asks for."""
@@ -58,6 +61,29 @@ def key(name: str) -> str:
     if len(data) <= LONGEST_KEY and not name.startswith(_DIGEST):
         return name
     return f"{_DIGEST}{sha256(data).hexdigest()}"
+
+
+def read_all[Model: BaseModel](model: type[Model], rows: Iterable[Sequence[Any]]) -> list[Model]:
+    """Returns documents, of which each row holds one, as models.
+
+    Raises:
+        SqlStorageError: One of them is none, as something else wrote it.
+    """
+    return [read(model.model_validate_json, model.__name__, text) for (text,) in rows]
+
+
+def read[Value](validate: Callable[[str], Value], what: str, text: str) -> Value:
+    """Returns a document as what it is.
+
+    Raises:
+        SqlStorageError: It is not that, as something else wrote it.
+    """
+    try:
+        return validate(text)
+    except ValidationError as error:
+        raise SqlStorageError(
+            f"a {what} in the database cannot be read: {error.errors()[0]['msg']}; it begins with {text[:200]!r}"
+        ) from error
 
 
 def within(number: int) -> int:
