@@ -4,7 +4,20 @@ import json
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import BigInteger, ColumnElement, Select, Text, and_, case, cast, func, literal, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reflexr.core import Envelope, ScopeState
@@ -32,6 +45,7 @@ DUE: Final = 50
 RULE: Final = "sqlshop:restock"
 OTHER: Final = "sqlshop:recount"
 STORED: Final = "sqlshop-tenant:own"
+NAMESPACE: Final = "sqlshop-tenant"
 DEFINITION: Final = "d1"
 SETTLED: Final = "settled"
 SCHEDULE: Final = "nightly"
@@ -122,14 +136,17 @@ async def fill(connection: AsyncConnection, rows: int = ROWS) -> None:
 
 
 async def _fill_runs(connection: AsyncConnection, rows: int, n: ColumnElement[int]) -> None:
-    """Half of the runs are finished, many wait behind others or for a later time, and some may start.
+    """Many runs are finished or paused, many wait behind others or for a later time, and some may start.
 
-    As many of these were running under a lease that has lapsed.
+    As many of these were running under a lease that has lapsed. Those that are paused are of the scope of those that
+    wait behind others; half of them wait for any time. In other workspaces are a few runs each, of which some may
+    start.
     """
     text = cast(n, Text)
-    finished, behind = n > rows // 2, and_(n > rows // 4, n <= rows // 2)
+    finished, paused = and_(n > rows // 2, n <= 3 * rows // 4), n > 3 * rows // 4
+    behind, waits_for_ever = and_(n > rows // 4, n <= rows // 2), and_(paused, n % 2 == 0)
     lapsed, working = and_(n > DUE, n <= 2 * DUE), and_(n > 2 * DUE, n <= rows // 100)
-    scope = case((behind, "[0]"), else_=literal("[") + text + literal("]"))
+    scope = case((or_(behind, paused), "[0]"), else_=literal("[") + text + literal("]"))
     busy = {"tenant_id": literal(REF.tenant_id), "workspace_id": literal(REF.workspace_id)}
     document = run("@id", rule=RULE, scope_key="@scope").model_dump_json()
     await _insert(
@@ -141,20 +158,44 @@ async def _fill_runs(connection: AsyncConnection, rows: int, n: ColumnElement[in
         number=n,
         rule=literal(RULE),
         scope=scope,
-        status=case((finished, "succeeded"), (lapsed, "running"), (working, "running"), else_="pending"),
+        status=case(
+            (finished, "succeeded"), (paused, "paused"), (lapsed, "running"), (working, "running"), else_="pending"
+        ),
         generation=literal(1),
         fired_seq=n,
         line=case(
-            (finished, None), (lapsed, Line.RUNNING.value), (working, Line.RUNNING.value), else_=Line.WAITING.value
+            (or_(finished, paused), None),
+            (or_(lapsed, working), Line.RUNNING.value),
+            else_=Line.WAITING.value,
         ),
-        due=case((finished, None), (n <= 2 * DUE, NOW - n), else_=NOW + n * SECOND),
+        due=case((or_(finished, waits_for_ever), None), (n <= 2 * DUE, NOW - n), else_=NOW + n * SECOND),
         queue=case(
-            (finished, None),
+            (or_(finished, waits_for_ever), None),
             (behind, queue_of_rule(RULE, Turn.BEHIND)),
             else_=queue_of_rule(RULE, Turn.FREE),
         ),
         run=_document(document, {"@id": literal("r") + text, "@scope": scope}),
     )
+    for rule, stored, time in ((RULE, None, NOW), (RULE, None, NOW + SECOND), (STORED, NAMESPACE, NOW)):
+        await _insert(
+            connection,
+            RUNS,
+            rows // 100,
+            tenant_id=literal("tenant-") + cast(n % 100, Text),
+            workspace_id=literal("w") + text,
+            run_id=literal(f"{rule}-{time}"),
+            number=literal(1),
+            rule=literal(rule),
+            scope=literal(str(time)),
+            status=literal("pending"),
+            generation=literal(1),
+            fired_seq=n,
+            line=literal(Line.WAITING.value),
+            due=case((n % 10 == 0, NOW - 1), else_=time + n * SECOND),
+            queue=literal(queue_of_rule(rule, Turn.FREE)),
+            stored_queue=literal(stored, Text),
+            run=_document(document, {"@id": literal(f"{rule}-{time}"), "@scope": literal(str(time))}),
+        )
     await _insert(
         connection,
         LEASES,

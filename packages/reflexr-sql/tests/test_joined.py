@@ -1,16 +1,15 @@
 """Publishing inside the application's own transaction."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from reflexr.core import Rejected
-from reflexr.sql import EngineError, SqlStorage
+from reflexr.sql import DatabaseBusyError, EngineError, SqlStorage, create_sqlite_engine
 from reflexr.workspace import LogWindow, TransactionClosedError, Watch, WorkspaceRef
 
 from .servers import Kind, beside, engine_of
@@ -27,6 +26,13 @@ async def engine(request: pytest.FixtureRequest) -> AsyncGenerator[AsyncEngine]:
             await connection.execute(text("CREATE TABLE IF NOT EXISTS orders (item VARCHAR(9))"))
             await connection.execute(text("DELETE FROM orders"))
         yield engine
+
+
+def hasty(engine: AsyncEngine) -> AsyncEngine:
+    """Another engine on the same database, which waits for nobody."""
+    if engine.dialect.name == "postgresql":
+        return create_async_engine(engine.url, connect_args={"server_settings": {"lock_timeout": "1"}})
+    return create_sqlite_engine(engine.url, busy_timeout=timedelta(milliseconds=1))
 
 
 async def order(connection: AsyncConnection | AsyncSession) -> None:
@@ -107,15 +113,15 @@ async def test_who_joins_twice_reads_what_was_written_before(engine: AsyncEngine
 
 
 async def test_the_workspace_is_held_until_the_application_commits(engine: AsyncEngine) -> None:
-    storage = SqlStorage(engine, listen=False)
+    storage, other = SqlStorage(engine, listen=False), hasty(engine)
     async with engine.begin() as connection:
         async with storage.joined(connection, REF) as transaction:
             await transaction.append([draft("first")])
-        waiting = asyncio.create_task(append(storage, draft("second")))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-    assert await waiting == [2]
+        with pytest.raises(DatabaseBusyError):
+            await append(SqlStorage(other, listen=False), draft("second"))
+    assert await append(SqlStorage(other, listen=False), draft("second")) == [2]
     assert await ids(storage) == ["first", "second"]
+    await other.dispose()
 
 
 async def test_a_transaction_is_of_no_use_after_its_block(engine: AsyncEngine) -> None:

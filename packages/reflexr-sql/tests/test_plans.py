@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from reflexr.core import Needs
+from reflexr.core import Needs, Rule, StoredRule, on
+from reflexr.core import run as action
 from reflexr.sql import SqlStorage, create_sqlite_engine, migrate
 from reflexr.sql.tables import EVENTS, RUNS, SCHEDULES, SCOPE_STATES, WORKSPACES
 from reflexr.workspace import (
@@ -28,12 +29,13 @@ from reflexr.workspace import (
     StateChanges,
     Transaction,
     Watch,
+    WorkspaceRef,
     run_lease,
 )
 
 from . import crowds
 from .servers import database_url, server_url
-from .shop import HOUR, REF, START, run
+from .shop import HOUR, REF, START, Sold, run
 
 type Statistics = Literal["none", "fresh"]
 """What PostgreSQL knows of its tables: nothing yet, or all of it. SQLite gathers none by itself."""
@@ -41,14 +43,16 @@ type Statistics = Literal["none", "fresh"]
 DATABASES: Final = [("sqlite", "none"), ("postgresql", "none"), ("postgresql", "fresh")]
 WATCH: Final = Watch({crowds.RULE: crowds.DEFINITION})
 POLICY: Final = RunPolicy(ordered=frozenset({crowds.RULE}), blocking=frozenset({crowds.RULE}))
+STORED: Final = RunPolicy(stored=frozenset({crowds.NAMESPACE}))
 SOON: Final = timedelta(seconds=1)
 SCOPES: Final = [RunScope(crowds.RULE, "[0]"), RunScope(crowds.RULE, "[7]")]
+CHANGED: Final = StoredRule(rule=Rule(name=crowds.OTHER, when=on(Sold), then=action("page")), version=1)
 IDS: Final = [f"r{number}" for number in range(2 * crowds.DUE + 1, 2 * crowds.DUE + 60)]
 
 BIG: Final = frozenset(one.name for one in (EVENTS, WORKSPACES, RUNS, SCOPE_STATES, SCHEDULES))
 """The tables that grow. There are as many leases as there is work in hand, and few sets of rules."""
 
-ALIASES: Final = frozenset({"first", "expired"})
+ALIASES: Final = frozenset({"first", "expired", "following", "waiting"})
 """What statements call them besides."""
 
 type Act = Callable[[SqlStorage], Awaitable[object]]
@@ -62,6 +66,8 @@ def inside(act: TransactionAct) -> Act:
         with suppress(_UndoneError):
             async with storage.transaction(REF) as transaction:
                 await act(transaction)
+                # By the time that something is read, what was kept back is written.
+                await transaction.schedule_ticks()
                 raise _UndoneError
 
     return within
@@ -119,6 +125,14 @@ CASES: Final[dict[str, tuple[Act, dict[str, str]]]] = {
         lambda storage: storage.due_runs(POLICY, limit=2 * crowds.DUE),
         {"reflexr_runs_queue": "due"},
     ),
+    "due runs of one workspace after another": (
+        lambda storage: storage.due_runs(POLICY, limit=10, after=WorkspaceRef("tenant-30", "w30")),
+        {"reflexr_runs_queue": "due", "reflexr_runs_turns": "due"},
+    ),
+    "due runs of stored rules of one workspace after another": (
+        lambda storage: storage.due_runs(STORED, limit=10, after=WorkspaceRef("tenant-30", "w30")),
+        {"reflexr_runs_stored_queue": "due", "reflexr_runs_stored_turns": "due"},
+    ),
     "when a run is due": (
         lambda storage: storage.next_due(POLICY),
         {"reflexr_runs_queue": "queue"},
@@ -134,6 +148,14 @@ CASES: Final[dict[str, tuple[Act, dict[str, str]]]] = {
     "runs that are saved": (
         inside(lambda transaction: transaction.save_runs([run(one, scope_key="[0]") for one in IDS])),
         {"reflexr_runs_line": "line"},
+    ),
+    "runs of a stored rule that changed": (
+        inside(lambda transaction: transaction.save_stored_rules([CHANGED])),
+        {"reflexr_runs_line": "scope", "reflexr_runs_turns": "workspace_id"},
+    ),
+    "what an evaluation begins with": (
+        inside(lambda transaction: transaction.progress()),
+        {"reflexr_runs_line": "workspace_id"},
     ),
     "leases that are renewed": (
         lambda storage: storage.renew([LeaseKey(REF, run_lease(one)) for one in IDS], "h", HOUR),
@@ -167,6 +189,44 @@ async def test_what_is_looked_for_is_found_by_the_ranges_of_its_indexes(
         assert any(column in columns for columns in plan.ranges.get(index, [])), plan.text
 
 
+@pytest.mark.parametrize(("kind", "statistics"), DATABASES)
+async def test_runs_whose_leases_are_renewed_are_found_by_their_ids_alone(kind: str, statistics: Statistics) -> None:
+    act, _ = CASES["leases that are renewed"]
+    async with opened(kind, statistics) as engine:
+        plan = await planned(engine, act)
+    of_runs = {index: columns for index, columns in plan.ranges.items() if index.startswith("reflexr_runs")}
+    assert list(of_runs) == ["reflexr_runs_pkey"], plan.text
+    assert all("run_id" in columns for columns in of_runs["reflexr_runs_pkey"]), plan.text
+
+
+@pytest.mark.parametrize(("kind", "statistics"), DATABASES)
+@pytest.mark.parametrize(
+    ("policy", "index", "column"),
+    [(POLICY, "reflexr_runs_turns", "workspace_id"), (STORED, "reflexr_runs_stored_turns", "rule")],
+)
+async def test_from_a_workspace_to_the_next_every_step_is_a_range_of_the_index(
+    kind: str, statistics: Statistics, policy: RunPolicy, index: str, column: str
+) -> None:
+    async with opened(kind, statistics) as engine:
+        plan = await planned(engine, lambda storage: storage.due_runs(policy, limit=10))
+    # Of the first place, of the next one, and of the runs there.
+    assert len(plan.ranges[index]) > 2
+    assert all({"queue", "stored_queue"} & columns and column in columns for columns in plan.ranges[index]), plan.text
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_a_thousand_workspaces_take_turns_ten_at_a_time(kind: str) -> None:
+    async with opened(kind, "none") as engine:
+        storage = SqlStorage(engine, clock=ManualClock(START), listen=False)
+        found: list[WorkspaceRef] = []
+        for _ in range(10):
+            runs = await storage.due_runs(POLICY, limit=10, after=found[-1] if found else None)
+            assert len({run.workspace for run in runs}) == 10
+            found += [run.workspace for run in runs]
+    due = [WorkspaceRef(f"tenant-{number % 100}", f"w{number}") for number in range(10, crowds.ROWS // 100 + 1, 10)]
+    assert found == sorted([REF, *due])[:100]
+
+
 class Plan:
     """How a database goes about statements.
 
@@ -188,10 +248,11 @@ class Plan:
             if (walk := re.match(r"SCAN (\w+)(?! VIRTUAL TABLE)", line)) and not line.endswith(
                 "VIRTUAL TABLE INDEX 1:"
             ):
-                self.walks += [walk[1]] if walk[1].startswith(("reflexr_", "first", "lease", "expired")) else []
+                self.walks += [walk[1]] if walk[1].startswith(("reflexr_", "lease", *ALIASES)) else []
             if found := re.search(r"SEARCH .*USING (?:COVERING )?INDEX (\w+) \((.*)\)", line):
                 name = re.sub(r"^sqlite_autoindex_(\w+)_\d+$", r"\1_pkey", found[1])
-                self.ranges.setdefault(name, []).append(frozenset(re.findall(r"(\w+)[=<>]", found[2])))
+                bounds = re.findall(r"([\w,]+)\)?[=<>]", found[2])
+                self.ranges.setdefault(name, []).append(frozenset(",".join(bounds).split(",")))
 
     def add_postgresql(self, node: dict[str, Any], depth: int) -> None:
         """Adds what PostgreSQL's EXPLAIN says of a step and those beneath."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import text
@@ -18,6 +18,8 @@ from .shop import HOUR, REF, START, TILL, Sold
 
 KEY = CommandKey(REF, '["user","ada"]', "c1")
 MINUTE = timedelta(minutes=1)
+SHORT = timedelta(milliseconds=30)
+"""How long a claim lasts that is renewed every 10 ms."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -34,6 +36,26 @@ def published(seq: int) -> CommandResult:
 async def rows(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
         return (await connection.execute(text("SELECT count(*) FROM reflexr_command_results"))).scalar_one()
+
+
+class Asked:
+    """A clock that tells when it is asked: each statement that goes by the time begins with that."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._answers = asyncio.Queue[datetime]()
+
+    def __call__(self) -> datetime:
+        now = self._clock()
+        self._answers.put_nowait(now)
+        return now
+
+    async def twice(self) -> None:
+        """Waits until it is asked twice more, so that what the first time was asked for is done."""
+        while not self._answers.empty():
+            self._answers.get_nowait()
+        for _ in range(2):
+            await self._answers.get()
 
 
 async def test_a_result_is_forgotten_when_it_is_old(engine: AsyncEngine) -> None:
@@ -63,10 +85,11 @@ async def test_old_results_are_removed(engine: AsyncEngine) -> None:
 
 async def test_a_claim_whose_process_is_gone_lapses(engine: AsyncEngine) -> None:
     clock = ManualClock(START)
-    gone, other = (SqlCommandResults(engine, clock=clock, claim_ttl=MINUTE) for _ in range(2))
+    looks = Asked(clock)
+    gone, other = (SqlCommandResults(engine, clock=each, claim_ttl=MINUTE) for each in (clock, looks))
     assert await gone.claim(KEY) is None
     waiting = asyncio.create_task(other.claim(KEY))
-    await asyncio.sleep(0.1)
+    await looks.twice()
     assert not waiting.done()
     clock.advance(MINUTE)
     assert await waiting is None
@@ -90,11 +113,15 @@ async def test_who_is_cancelled_while_asking_takes_nothing_from_who_has_the_clai
 
 
 async def test_a_claim_is_renewed_while_its_command_is_carried_out(engine: AsyncEngine) -> None:
-    ttl = timedelta(milliseconds=300)
-    results, other = (SqlCommandResults(engine, claim_ttl=ttl) for _ in range(2))
+    clock = ManualClock(START)
+    renewals, looks = Asked(clock), Asked(clock)
+    results, other = (SqlCommandResults(engine, clock=each, claim_ttl=SHORT) for each in (renewals, looks))
     assert await results.claim(KEY) is None
     waiting = asyncio.create_task(other.claim(KEY))
-    await asyncio.sleep(3 * ttl.total_seconds())
+    for _ in range(3):
+        clock.advance(SHORT - timedelta.resolution)
+        await renewals.twice()
+    await looks.twice()
     assert not waiting.done()
     await results.finish(KEY, published(1))
     assert await waiting == published(1)
@@ -103,17 +130,20 @@ async def test_a_claim_is_renewed_while_its_command_is_carried_out(engine: Async
 async def test_a_claim_that_cannot_be_given_up_or_renewed_is_reported_and_lapses(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    results = SqlCommandResults(engine, claim_ttl=timedelta(milliseconds=30))
+    clock = ManualClock(START)
+    renewals = Asked(clock)
+    results = SqlCommandResults(engine, clock=renewals, claim_ttl=SHORT)
     assert await results.claim(KEY) is None
     async with engine.begin() as connection:
         await connection.execute(text("ALTER TABLE reflexr_command_results RENAME TO away"))
     with caplog.at_level(logging.WARNING):
-        await asyncio.sleep(0.1)
+        await renewals.twice()
         await results.abandon(KEY)
     async with engine.begin() as connection:
         await connection.execute(text("ALTER TABLE away RENAME TO reflexr_command_results"))
     assert "the claims on 1 commands could not be renewed" in caplog.text
     assert "a claim on a command could not be given up" in caplog.text
+    clock.advance(SHORT)
     assert await results.claim(KEY) is None
 
 

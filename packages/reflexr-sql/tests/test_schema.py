@@ -1,9 +1,12 @@
 """The tables: created and migrated they are the same, and what is in them stays."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -12,11 +15,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from reflexr.core import Envelope
 from reflexr.sql import SchemaError, SqlStorage, create_schema, create_sqlite_engine, migrate
-from reflexr.workspace import LogWindow
+from reflexr.sql.values import micros
+from reflexr.workspace import LogWindow, RunPolicy, WorkspaceRef
 
 from .servers import server_url
-from .shop import REF, append, draft
+from .shop import REF, START, append, draft, run
 
 POSTGRESQL = (
     """
@@ -34,6 +39,65 @@ POSTGRESQL = (
     """,
 )
 SQLITE = ("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name <> 'reflexr_alembic_version'",)
+
+
+OTHER = WorkspaceRef(REF.tenant_id, "zoo")
+POLICY = RunPolicy(unordered=frozenset({"sqlshop:restock"}))
+RUN = run("r").model_dump_json()
+ENVELOPE = Envelope.placed(draft("e1"), seq=1, ts=START, workspace_id=REF.workspace_id).to_json()
+EARLIEST: dict[str, dict[str, Any]] = {
+    "reflexr_workspaces": {
+        "head_seq": 1,
+        "head_ts": micros(START),
+        "counter": 1,
+        "settled": "",
+        "unsettled": "",
+        "ticked": "",
+        "has_stored_rules": False,
+        "has_log": True,
+    },
+    "reflexr_members": {"digest": "d", "members": "[]"},
+    "reflexr_events": {"seq": 1, "event_id": "e1", "event_type": "sqlshop:sold", "envelope": ENVELOPE},
+    "reflexr_rule_progress": {
+        "rule": "sqlshop:restock",
+        "number": 1,
+        "generation": 1,
+        "cursor": 0,
+        "definition": "d1",
+        "silent_through": 0,
+    },
+    "reflexr_scope_states": {"rule": "sqlshop:restock", "scope": "[]", "scope_key": "[]", "state": "[]"},
+    "reflexr_runs": {
+        "run_id": "r",
+        "number": 1,
+        "rule": "sqlshop:restock",
+        "scope": "[]",
+        "status": "pending",
+        "generation": 1,
+        "fired_seq": 1,
+        "line": 1,
+        "due": 1,
+        "queue": "0:sqlshop:restock",
+        "stored_queue": "sqlshop",
+        "run": RUN,
+    },
+    "reflexr_dead_letters": {"number": 1, "rule": "sqlshop:restock", "dead_letter": "{}"},
+    "reflexr_stored_rules": {
+        "rule": "chat:own",
+        "number": 1,
+        "version": 1,
+        "is_active": False,
+        "is_enabled": False,
+        "is_ordered": True,
+        "is_blocking": False,
+        "stored_rule": "{}",
+    },
+    "reflexr_schedules": {"schedule": "s", "name": "s", "number": 1, "last_tick": 1},
+    "reflexr_cursors": {"name": "mirror", "seq": 1},
+    "reflexr_leases": {"name": "evaluation", "holder": "h", "expires": 1},
+    "reflexr_command_results": {"participant": "p", "command_id": "c", "expires": 1, "result": "{}"},
+}
+"""A row of each table of the first revision, but for the workspace."""
 
 
 class Empty:
@@ -127,12 +191,47 @@ async def test_the_revision_is_beside_the_applications_own(empty: Empty) -> None
     assert (theirs, ours) == (["the application's"], [heads()[-1]])
 
 
-async def test_the_revisions_are_one_line_from_nothing_to_the_newest(empty: Empty) -> None:
+async def test_a_database_at_any_revision_is_migrated_with_all_that_is_in_it(empty: Empty) -> None:
+    created = await empty.engine()
+    await create_schema(created)
     for revision in heads():
         engine = await empty.engine()
         await migrate(engine, revision=revision)
+        await fill(engine)
+        before = await rows(engine)
         await migrate(engine)
-        assert await append(SqlStorage(engine, listen=False), draft("e1")) == [1]
+        assert await structure(engine) == await structure(created), revision
+        assert await rows(engine) == before, revision
+        assert all(before.values()), before
+        storage = SqlStorage(engine, listen=False)
+        assert await append(storage, draft("e2")) == [2]
+        due = [(one.workspace, one.run_id) for one in await storage.due_runs(POLICY, limit=1, after=REF)]
+        assert due == [(OTHER, "r")], revision
+
+
+async def fill(engine: AsyncEngine) -> None:
+    """Puts something into every table, by statements that any revision understands."""
+    ids = ({"tenant_id": REF.tenant_id, "workspace_id": one.workspace_id} for one in (REF, OTHER))
+    async with engine.begin() as connection:
+        for place, workspace in enumerate(ids):
+            for table, values in EARLIEST.items():
+                row = {**({} if table == "reflexr_members" else workspace), **values}
+                if table == "reflexr_members":
+                    row["digest"] += str(place)
+                names = ", ".join(row)
+                await connection.execute(
+                    text(f"INSERT INTO {table} ({names}) VALUES ({', '.join(f':{name}' for name in row)})"), row
+                )
+
+
+async def rows(engine: AsyncEngine) -> dict[str, list[str]]:
+    """Everything that is in the tables of the first revision, in its columns."""
+    found: dict[str, list[str]] = {}
+    async with engine.connect() as connection:
+        for table, values in EARLIEST.items():
+            read = await connection.execute(text(f"SELECT {', '.join(values)} FROM {table}"))
+            found[table] = sorted(repr(tuple(row)) for row in read)
+    return found
 
 
 async def test_a_migration_that_fails_leaves_the_database_as_it_was(empty: Empty) -> None:
@@ -146,6 +245,12 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(empty: Empty
     assert await structure(engine) == before
     with pytest.raises(SchemaError):
         await SqlStorage(engine, listen=False).read(REF, LogWindow())
+
+
+def test_only_who_migrates_waits_for_alembic_to_be_imported() -> None:
+    program = "import sys; import reflexr.sql; print('sqlalchemy' in sys.modules, 'alembic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
 
 
 def heads() -> list[str]:

@@ -1,10 +1,18 @@
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from sqlalchemy import text
 
-from reflexr.sql import DatabaseBusyError, EngineError, SqlStorage, create_schema, create_sqlite_engine
+from reflexr.sql import (
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    EngineError,
+    SqlStorage,
+    create_schema,
+    create_sqlite_engine,
+)
 from reflexr.workspace import LogWindow
 
 from .shop import REF, append, draft
@@ -14,6 +22,30 @@ from .shop import REF, append, draft
 def test_an_engine_needs_a_file(url: str) -> None:
     with pytest.raises(EngineError, match="names no SQLite file"):
         create_sqlite_engine(url)
+
+
+async def test_a_file_that_cannot_be_opened_leaves_no_thread_that_may_outlive_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Thread] = []
+    start = Thread.start
+
+    def noted(thread: Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", noted)
+    with pytest.raises(DatabaseUnavailableError, match="unable to open database file"):
+        await create_schema(create_sqlite_engine(f"sqlite+aiosqlite:///{tmp_path}"))
+    assert started == []
+
+
+async def test_a_file_can_be_named_by_a_uri(tmp_path: Path) -> None:
+    engine = create_sqlite_engine(f"sqlite+aiosqlite:///file:{tmp_path}/log.db?uri=true")
+    await create_schema(engine)
+    assert await append(SqlStorage(engine, listen=False), draft("e1")) == [1]
+    await engine.dispose()
+    assert (tmp_path / "log.db").is_file()
 
 
 async def test_a_file_is_in_wal_mode_and_its_commits_reach_the_disk(tmp_path: Path) -> None:

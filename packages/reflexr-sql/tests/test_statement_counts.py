@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from reflexr.core import DeadLetter, Needs, Rule, ScopeState, StoredRule, on
+from reflexr.core import DeadLetter, Needs, Rule, Run, ScopeState, StoredRule, Waiting, on
 from reflexr.core import run as action
 from reflexr.sql import SqlStorage
 from reflexr.sql.sessions import AiosqliteDriver, AsyncpgDriver
@@ -53,6 +53,13 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return await fetch(self, statement, parameters)
 
         monkeypatch.setattr(driver, "fetch", counted)
+    execute_many = AiosqliteDriver.execute_many
+
+    async def counted_many(self: AiosqliteDriver, statement: Statement, parameters: Any) -> None:
+        found.append(statement.text)
+        await execute_many(self, statement, parameters)
+
+    monkeypatch.setattr(AiosqliteDriver, "execute_many", counted_many)
     return found
 
 
@@ -62,6 +69,22 @@ def names(number: int) -> list[str]:
 
 def stored(name: str, version: int) -> StoredRule:
     return StoredRule(rule=Rule(name=name, when=on(Sold), then=action("page")), version=version)
+
+
+def paused(rules: Sequence[str], scopes: Sequence[str]) -> list[Run]:
+    """A run of each rule and scope that blocks, and one that does not."""
+    return [
+        run(
+            f"paused{place}-{blocks}",
+            rule,
+            scope,
+            seq=2 - blocks,
+            status="paused",
+            waiting=Waiting(request="go on?", since=START, until=START, blocks=blocks),
+        )
+        for place, (rule, scope) in enumerate(zip(rules, scopes, strict=True))
+        for blocks in (False, True)
+    ]
 
 
 async def everything(transaction: Transaction, number: int, version: int) -> None:
@@ -82,7 +105,7 @@ async def everything(transaction: Transaction, number: int, version: int) -> Non
     await transaction.clear_states(rules)
     await transaction.save_stored_rules([stored(rule, version) for rule in rules])
     runs = [run(f"r{one}", rules[one], scopes[one]) for one in range(number)]
-    await transaction.save_runs(runs)
+    await transaction.save_runs([*runs, *paused(rules, scopes)])
     await transaction.runs([one.id for one in runs])
     await transaction.find_runs(RunQuery(rules=frozenset(rules), statuses=frozenset({"pending", "running"})))
     await transaction.first_runs([RunScope(one.rule, one.scope_key) for one in runs], blocking=rules)
@@ -124,6 +147,25 @@ async def test_a_second_transaction_takes_no_more(engine: AsyncEngine, executed:
         executed.clear()
         async with storage.transaction(workspace) as transaction:
             await everything(transaction, number, 2)
+        taken.append(len(executed))
+    assert taken[0] == taken[1]
+
+
+async def test_a_firing_takes_no_more_statements_where_runs_are_paused_and_block_nobody(
+    engine: AsyncEngine, executed: list[str]
+) -> None:
+    storage = SqlStorage(engine, listen=False)
+    rules, scopes = names(MANY), ["[]"] * MANY
+    taken: list[int] = []
+    for place, asking in enumerate(([], [one for one in paused(rules, scopes) if one.id.endswith("False")])):
+        workspace = WorkspaceRef("acme", f"w{place}")
+        async with storage.transaction(workspace) as transaction:
+            await transaction.append([draft("e0")])
+            await transaction.save_runs(asking)
+        executed.clear()
+        async with storage.transaction(workspace) as transaction:
+            await transaction.progress()
+            await transaction.save_runs([run("r0", rules[0], scopes[0])])
         taken.append(len(executed))
     assert taken[0] == taken[1]
 
@@ -181,3 +223,23 @@ async def test_a_call_takes_few_statements_whatever_it_is_asked_for(
         await call(storage, number)
         taken.append(len(executed))
     assert taken[0] == taken[1] <= at_most
+
+
+async def test_however_many_workspaces_have_a_backlog_their_turns_take_few_statements(
+    engine: AsyncEngine, executed: list[str]
+) -> None:
+    storage = SqlStorage(engine, listen=False)
+    policy = RunPolicy(unordered=frozenset(names(1)), stored=frozenset({"chat"}))
+    taken: list[int] = []
+    for number in (FEW, MANY):
+        for workspace in range(number):
+            async with storage.transaction(WorkspaceRef("acme", f"w{workspace}")) as transaction:
+                await transaction.save_runs([run(f"r{one}", names(1)[0], f"[{one}]") for one in range(number)])
+        executed.clear()
+        after = WorkspaceRef("acme", "w0")
+        found = await storage.due_runs(policy, limit=number, after=after)
+        taken.append(len(executed))
+        assert len({one.workspace for one in found}) == number
+    # The first runs of all; the workspaces after one, and their runs; those up to it, and theirs. Twice the steps where
+    # as many as are asked for are at the end of a range.
+    assert max(taken) <= 1 + 2 * (2 * 2 + 1)

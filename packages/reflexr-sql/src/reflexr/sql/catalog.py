@@ -4,6 +4,7 @@ from functools import cache
 
 from sqlalchemy import Dialect
 
+from reflexr.sql.appends import appends_of
 from reflexr.sql.discovery import DueRuns, DueSchedules, Workspaces
 from reflexr.sql.leases import Leases
 from reflexr.sql.locks import Clocks, Locks
@@ -20,10 +21,12 @@ class Catalog:
     """The statements of a storage, by what they are on. It remembers nothing, so every storage shares it."""
 
     def __init__(self, statements: Statements) -> None:
+        self.statements = statements
         self.clock = Clocks(statements)
         self.members = MemberSets(statements)
         self.locks = Locks(statements)
         self.logs = Logs(statements)
+        self.appends = appends_of(statements, self.logs)
         self.progress = Progress(statements)
         self.states = States(statements)
         self.runs = Runs(statements)

@@ -1,15 +1,14 @@
 """Discovery: where there is something to do, over all workspaces, as ranges of indexes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
-    ColumnElement,
     Select,
     and_,
     func,
-    literal,
     literal_column,
     or_,
     select,
@@ -18,12 +17,12 @@ from sqlalchemy import (
     union_all,
 )
 
-from reflexr.sql.leases import RUN_LEASE
 from reflexr.sql.members import Known, Members, MemberSets
 from reflexr.sql.queues import Line, queues_of_rules
 from reflexr.sql.sessions import Fetcher
-from reflexr.sql.statements import INTEGER, TEXT, Row, Statement, Statements, parameter
-from reflexr.sql.tables import LEASES, RUNS, SCHEDULES, WORKSPACES
+from reflexr.sql.statements import INTEGER, TEXT, Row, Statement, Statements, in_workspace_of, parameter
+from reflexr.sql.tables import LEASES, RULE_PROGRESS, RUNS, SCHEDULES, WORKSPACES
+from reflexr.sql.turns import Share, Turns, due_run, lease_of, may_start
 from reflexr.sql.values import MAX_INTEGER, key, micros, moment, within
 from reflexr.workspace import Deadline, DueRun, DueSchedule, RunPolicy, Watch, WorkspaceRef
 
@@ -50,9 +49,10 @@ class Workspaces:
         self._of_tenant = statements(pages.where(table.c.tenant_id == after_tenant, table.c.workspace_id > after))
         self._digests = statements.rows("digests", digest=TEXT)
         full_place = (table.c.settled, *place)
+        self._doubts = statements.rows_of_workspace("doubts", rule=TEXT, definition=TEXT)
         start = tuple_(parameter("from_digest", TEXT), parameter("from_tenant", TEXT), parameter("from", TEXT))
         self._behind = statements(
-            select(*full_place)
+            select(*full_place, table.c.has_stored_rules)
             .where(
                 table.c.has_log.is_(True),
                 self._digests.holds(table.c.settled, "digest"),
@@ -60,6 +60,24 @@ class Workspaces:
             )
             .order_by(*full_place)
             .limit(parameter("at_most", INTEGER))
+        )
+        head = select(table.c.head_seq).where(
+            table.c.tenant_id == RULE_PROGRESS.c.tenant_id, table.c.workspace_id == RULE_PROGRESS.c.workspace_id
+        )
+        is_done = and_(
+            in_workspace_of(RULE_PROGRESS, self._doubts),
+            RULE_PROGRESS.c.definition == self._doubts.c["definition"],
+            RULE_PROGRESS.c.cursor >= head.scalar_subquery(),
+        )
+        self._done = statements(
+            statements.one_for_each(
+                self._doubts,
+                RULE_PROGRESS,
+                is_done,
+                RULE_PROGRESS.c.tenant_id,
+                RULE_PROGRESS.c.workspace_id,
+                last=(RULE_PROGRESS.c.rule, self._doubts.c["rule"]),
+            )
         )
 
     async def all(
@@ -86,48 +104,82 @@ class Workspaces:
         Those after `start` come first, so that each has its turn where there are more than the limit.
         """
         settled = await self._members.settled(fetcher, known)
-        behind = sorted(digest for digest, members in settled.items() if _is_behind(members, watch))
+        behind = {digest: members for digest, members in settled.items() if _is_behind(members, watch)}
         if not behind or limit <= 0:
             return [], START
-        rows = list(await self._page(fetcher, behind, start, limit))
-        if len(rows) < limit and start != START:
-            found = {tuple(row) for row in rows}
-            again = await self._page(fetcher, behind, START, limit)
-            rows = [*rows, *(row for row in again if tuple(row) not in found)][:limit]
-        after = (rows[-1][0], rows[-1][1], rows[-1][2]) if len(rows) == limit else START
-        return [WorkspaceRef(tenant, workspace) for _, tenant, workspace in rows], after
+        places = await self._places(fetcher, behind, watch, start, limit)
+        if len(places) < limit and start != START:
+            again = await self._places(fetcher, behind, watch, START, limit)
+            places = list(dict.fromkeys([*places, *again]))[:limit]
+        after = places[-1] if len(places) == limit else START
+        return [WorkspaceRef(tenant, workspace) for _, tenant, workspace in places], after
 
-    async def _page(self, fetcher: Fetcher, digests: Iterable[str], start: Place, limit: int) -> Sequence[Row]:
-        parameters = {"from_digest": start[0], "from_tenant": start[1], "from": start[2], "at_most": within(limit)}
-        return await fetcher.fetch(self._behind, {**parameters, **self._digests([(one,) for one in digests])})
+    async def _places(
+        self, fetcher: Fetcher, behind: Mapping[str, Members], watch: Watch, start: Place, limit: int
+    ) -> list[Place]:
+        """Returns the places of workspaces that are behind, in order, from a place on."""
+        digests = self._digests([(one,) for one in sorted(behind)])
+        found: list[Place] = []
+        while True:
+            place = {"from_digest": start[0], "from_tenant": start[1], "from": start[2], "at_most": within(limit)}
+            page = await fetcher.fetch(self._behind, {**place, **digests})
+            done = await self._done_all_the_same(fetcher, behind, watch, page)
+            found += [one for digest, tenant, workspace, _ in page if (one := (digest, tenant, workspace)) not in done]
+            if len(page) < limit or len(found) >= limit:
+                return found[:limit]
+            start = (page[-1][0], page[-1][1], page[-1][2])
+
+    async def _done_all_the_same(
+        self, fetcher: Fetcher, behind: Mapping[str, Members], watch: Watch, page: Iterable[Row]
+    ) -> set[Place]:
+        """Returns which of these workspaces are not behind, though the set of what is done there lacks a watched rule.
+
+        A set lacks every rule that is stored in its workspace, or each such workspace would have a set of its own. Once
+        the application has a rule of that name in its code instead, only the rule's progress says whether it is done.
+        """
+        doubts = {
+            (digest, tenant, workspace): watch.definitions.items() - behind[digest]
+            for digest, tenant, workspace, has_stored_rules in page
+            if has_stored_rules and not any((one,) in behind[digest] for one in watch.stored)
+        }
+        rows = [
+            (tenant, workspace, key(rule), definition)
+            for (_, tenant, workspace), lacking in doubts.items()
+            for rule, definition in lacking
+        ]
+        if not rows:
+            return set()
+        done = Counter((tenant, workspace) for tenant, workspace in await fetcher.fetch(self._done, self._doubts(rows)))
+        return {place for place, lacking in doubts.items() if done[place[1:]] == len(lacking)}
 
 
 class DueRuns:
-    """Finds runs that may start."""
+    """Finds runs that may start, and paused ones that nobody answered in time."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self._find: dict[_Shape, Statement] = {}
         self._next: dict[_Shape, Statement] = {}
+        self._turns = Turns(statements)
 
-    async def find(self, fetcher: Fetcher, policy: RunPolicy, limit: int, now: int | None) -> list[DueRun]:
-        """Returns runs that may start now, those that have waited longest first."""
-        if limit <= 0:
+    async def find(self, fetcher: Fetcher, policy: RunPolicy, share: Share, now: int | None) -> list[DueRun]:
+        """Returns runs that are due now, of which workspaces take turns."""
+        if share.most <= 0:
             return []
         rows: list[Row] = []
+        at_most = within(share.limit + len(share.but_runs) + 1)
         for shape, names in _chunks(policy):
             if (statement := self._find.get(shape)) is None:
                 statement = self._find[shape] = self._statements(self._finding(shape))
-            rows += await fetcher.fetch(statement, {**names, "now": now, "at_most": within(limit)})
-        # The sort is stable: runs of equal times come as the database gave them. One may be in two queues.
-        rows.sort(key=lambda row: row[0])
-        found = dict.fromkeys(
-            DueRun(WorkspaceRef(tenant, workspace), run_id, rule) for _, tenant, workspace, run_id, rule in rows
-        )
-        return list(found)[:limit]
+            found = await fetcher.fetch(statement, {**names, "now": now, "at_most": at_most})
+            if len(found) == at_most:
+                # There may be more, of others than those that have waited longest.
+                return await self._turns.find(fetcher, policy, share, now)
+            rows += found
+        return share.in_turns(share.of(rows))
 
     async def next(self, fetcher: Fetcher, policy: RunPolicy, now: int | None) -> timedelta | None:
-        """Returns how long it is until a run may start."""
+        """Returns how long it is until a run may start, or was not answered in time."""
         soonest: list[tuple[int, int]] = []
         for shape, names in _chunks(policy):
             if (statement := self._next.get(shape)) is None:
@@ -136,18 +188,9 @@ class DueRuns:
         return min((max(timedelta(microseconds=due - at), timedelta()) for due, at in soonest), default=None)
 
     def _finding(self, shape: "_Shape") -> Select[*tuple[Any, ...]]:
-        lease = LEASES.alias("lease")
-        # A value, not EXISTS, for which PostgreSQL may rather read every lease that there is.
-        until = func.coalesce(
-            select(lease.c.expires).where(_lease_of_run(lease)).scalar_subquery(), literal(0, INTEGER)
-        )
-        run_id = RUNS.c.run.op("->>", return_type=TEXT)(literal_column("'id'"))
         due = (
-            select(RUNS.c.due, RUNS.c.tenant_id, RUNS.c.workspace_id, run_id.label("id"), RUNS.c.rule)
-            .where(
-                RUNS.c.due <= self._statements.now,
-                or_(RUNS.c.line != Line.RUNNING.value, until <= self._statements.now),
-            )
+            select(*due_run())
+            .where(may_start(RUNS, self._statements))
             .order_by(RUNS.c.due)
             .limit(parameter("at_most", INTEGER))
         )
@@ -157,7 +200,7 @@ class DueRuns:
 
     def _looking_ahead(self, shape: "_Shape") -> Select[*tuple[Any, ...]]:
         lease = LEASES.alias("lease")
-        lapses = select(lease.c.expires).where(_lease_of_run(lease), RUNS.c.line == Line.RUNNING.value)
+        lapses = select(lease.c.expires).where(lease_of(lease, RUNS), RUNS.c.line == Line.RUNNING.value)
         first = (
             select(func.coalesce(lapses.scalar_subquery(), RUNS.c.due).label("due"))
             .order_by(RUNS.c.due)
@@ -285,11 +328,3 @@ def _chunks(policy: RunPolicy) -> Iterable[tuple[_Shape, dict[str, str]]]:
         chunks = (("rule", rules[start : start + _MOST_QUEUES]), ("stored", stored[start : start + _MOST_QUEUES]))
         names = {f"{name}_{place}": queue for name, chunk in chunks for place, queue in enumerate(chunk)}
         yield (len(chunks[0][1]), len(chunks[1][1])), names
-
-
-def _lease_of_run(lease: Any) -> ColumnElement[bool]:
-    return and_(
-        lease.c.tenant_id == RUNS.c.tenant_id,
-        lease.c.workspace_id == RUNS.c.workspace_id,
-        lease.c.name == literal(RUN_LEASE, TEXT) + RUNS.c.run_id,
-    )

@@ -4,10 +4,22 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import delete, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    FromClause,
+    and_,
+    delete,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from reflexr.sql.sessions import Fetcher
-from reflexr.sql.statements import INTEGER, TEXT, Statements, from_set, parameter
+from reflexr.sql.statements import INTEGER, TEXT, Statements, from_set, parameter, row_by_row
 from reflexr.sql.tables import LEASES, RUNS
 from reflexr.sql.values import duration_micros, key
 from reflexr.workspace import LeaseKey, run_lease
@@ -62,15 +74,46 @@ class Leases:
             .where(table.c.expires > statements.now)
         )
         self._due = statements.rows("lapsing", tenant=TEXT, workspace=TEXT, run_id=TEXT, due=INTEGER)
-        self._set_due = statements(
-            update(RUNS)
-            .where(
-                RUNS.c.tenant_id == self._due.c["tenant"],
-                RUNS.c.workspace_id == self._due.c["workspace"],
-                RUNS.c.run_id == self._due.c["run_id"],
-                RUNS.c.line == 0,
-            )
-            .values(due=self._due.c["due"])
+        if statements.is_postgresql:
+            self._set_due = statements(self._setting_due(statements))
+            self._set_later = statements(self._setting_due(statements, skip_locked=True))
+        else:
+            is_it = RUNS.c.run_id == self._due.c["run_id"]
+            set_due = update(RUNS).where(self._is_working(RUNS), is_it).values(due=self._due.c["due"])
+            self._set_due = self._set_later = statements(set_due)
+
+    def _setting_due(self, statements: Statements, *, skip_locked: bool = False) -> Executable:
+        """Returns what says of runs that are there when they are due, for PostgreSQL alone.
+
+        Each is looked up row by row, and found again by the one index of a conflict. An UPDATE that joins would rather
+        walk through all of a workspace for each run, where PostgreSQL believes that it has hardly any.
+        """
+        run = RUNS.alias("working")
+        run_id = self._due.c["run_id"]
+        there = [run.c[column.name] for column in RUNS.c if not column.nullable]
+        belonging = (
+            select(*there, self._due.c["due"].label("due"))
+            .where(self._is_working(run), run.c.run_id.between(run_id, run_id))
+            .order_by(run.c.run_id)
+            .limit(literal_column("1"))
+        )
+        if skip_locked:
+            belonging = belonging.with_for_update(of=run, skip_locked=True)
+        insert = statements.insert(RUNS).from_select(
+            [*(column.name for column in there), "due"], row_by_row(self._due, belonging)
+        )
+        return insert.on_conflict_do_update(
+            index_elements=["tenant_id", "workspace_id", "run_id"],
+            set_={"due": insert.excluded.due},
+            where=RUNS.c.line == literal_column("0"),
+        )
+
+    def _is_working(self, run: FromClause) -> ColumnElement[bool]:
+        return and_(
+            run.c.tenant_id == self._due.c["tenant"],
+            run.c.workspace_id == self._due.c["workspace"],
+            # Not by the index of lines, which PostgreSQL believes to be as good in a workspace with hardly a run.
+            func.coalesce(run.c.line, literal_column("-1")) == 0,
         )
 
     async def acquire(
@@ -116,13 +159,25 @@ class Leases:
 
     async def set_due(self, fetcher: Fetcher, dues: Mapping[LeaseKey, int]) -> None:
         """Has the running runs of these leases found once the time has come; other leases are left alone."""
-        rows = sorted(
-            (tenant, workspace, name.removeprefix(RUN_LEASE), dues[lease])
-            for (tenant, workspace, name), lease in places_of(dues).items()
-            if is_of_run(lease)
-        )
-        if rows:
+        if rows := _of_runs(dues):
             await fetcher.fetch(self._set_due, self._due(rows))
+
+    async def set_later(self, fetcher: Fetcher, dues: Mapping[LeaseKey, int]) -> None:
+        """Does as `set_due` for times that are later than those before, outside a transaction.
+
+        A run that a transaction has at hand is passed over, as the two might wait for each other. Its row says too
+        early then, until the lease is extended again.
+        """
+        if rows := _of_runs(dues):
+            await fetcher.fetch(self._set_later, self._due(rows))
+
+
+def _of_runs(dues: Mapping[LeaseKey, int]) -> list[tuple[str, str, str, int]]:
+    return sorted(
+        (tenant, workspace, name.removeprefix(RUN_LEASE), dues[lease])
+        for (tenant, workspace, name), lease in places_of(dues).items()
+        if is_of_run(lease)
+    )
 
 
 def is_of_run(lease: LeaseKey) -> bool:

@@ -3,14 +3,17 @@
 A scope's unfinished runs stand in lines: those that are running, those that wait, those that are dead-lettered. Whose
 turn it is depends on no more than the first of each line, so a million runs behind them cost nothing, neither to
 whoever saves one run nor to whoever looks for work.
+
+Of paused runs those that block wait in line too. The others stand in none, and a million of them cost nothing either.
+Each is found once nobody has answered it in time, whosever turn it is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from reflexr.core import RunStatus
+from reflexr.core import Run
 from reflexr.sql.rules import StoredRuleFlags
 from reflexr.workspace import RunPolicy
 
@@ -27,7 +30,7 @@ class Turn(IntEnum):
     """Whose turn a run's is."""
 
     FREE = 0
-    """Its own, whether or not dead-lettered runs hold back the later ones."""
+    """Its own, whether or not dead-lettered runs hold back the later ones, or nobody's, as it is paused."""
 
     BLOCKED = 1
     """Its own where they do not."""
@@ -40,7 +43,7 @@ class Queues(NamedTuple):
     """In which queues a run is found.
 
     Attributes:
-        of_rule: That of its rule and its turn; `None` for a run that is not to start.
+        of_rule: That of its rule and its turn; `None` for a run that is never due.
         of_stored_rules: That of its rule's namespace, if its workspace stores the rule, and the rule lets it start.
     """
 
@@ -49,19 +52,20 @@ class Queues(NamedTuple):
 
 
 NO_QUEUE: Final = Queues()
-"""Those of a run that is not to start."""
+"""Those of a run that is never due."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a run stands.
 
     Attributes:
         run_id: The run, as an index holds its id.
         rule: Its rule.
         scope: Its scope, as an index holds its key.
-        line: Its line, if it is not finished.
+        line: Its line, if it stands in one.
         place: Its place in the line.
+        paused: Whether it is paused.
+        falls_due: Whether it is due at some time: not if it is finished, or waits for an answer for any time.
         queues: The queues in which it is found so far.
     """
 
@@ -70,12 +74,89 @@ class Standing:
     scope: str
     line: Line | None
     place: tuple[int, int, str]
+    paused: bool
+    falls_due: bool
     queues: Queues = NO_QUEUE
 
 
-def line_of(status: RunStatus) -> Line | None:
-    """Returns the line of a run in this status."""
-    match status:
+DEPTH: Final = 2
+"""How many runs of each line are looked up: one that leaves its line, as it is finished, leaves the next one known."""
+
+
+class Front:
+    """The first runs of each line of a scope, as far as a transaction has seen them, and what it has made of them."""
+
+    def __init__(self, found: Iterable[Standing]) -> None:
+        """Begins with what was looked up.
+
+        Args:
+            found: The first runs of each line, `DEPTH` at most.
+        """
+        standings = sorted(found, key=lambda one: one.place)
+        self._lines = {line: [one for one in standings if one.line is line] for line in Line}
+        self._complete = {line for line, known in self._lines.items() if len(known) < DEPTH}
+
+    def firsts(self, but: Collection[str] = ()) -> list[Standing] | None:
+        """Returns the first run of each line that has one, but for some, or `None` if that is not known."""
+        firsts: list[Standing] = []
+        for line, known in self._lines.items():
+            first = next((one for one in known if one.run_id not in but), None)
+            if first is not None:
+                firsts.append(first)
+            elif line not in self._complete:
+                return None
+        return firsts
+
+    def save(self, saved: Collection[Standing], moved: Collection[Standing]) -> None:
+        """Takes note of runs that stand elsewhere now, and of others that are in other queues."""
+        gone = {one.run_id for one in saved}
+        queues = {one.run_id: one for one in moved}
+        for line, known in self._lines.items():
+            self._lines[line] = [queues.get(one.run_id, one) for one in known if one.run_id not in gone]
+        for one in saved:
+            if one.line is None:
+                continue
+            known = self._lines[one.line]
+            if one.line in self._complete or (known and one.place < known[-1].place):
+                insort(known, one, key=lambda other: other.place)
+
+
+type Scope = tuple[str, str]
+"""A rule and the key of one of its scopes, as an index holds them."""
+
+
+class Fronts:
+    """What a transaction knows of scopes."""
+
+    def __init__(self) -> None:
+        self._fronts: dict[Scope, Front] = {}
+        self._are_all = False
+
+    def are_all(self) -> None:
+        """Takes note that scopes of which nothing is known have no run in a line."""
+        self._are_all = True
+
+    def add(self, scope: Scope, found: Iterable[Standing]) -> None:
+        """Takes note of what was looked up of a scope."""
+        self._fronts[scope] = Front(found)
+
+    def firsts(self, scope: Scope, but: Collection[str]) -> list[Standing] | None:
+        """Returns the first run of each line of a scope that has one, but for some, or `None` if that is not known."""
+        front = self._fronts.get(scope)
+        if front is None and self._are_all:
+            front = self._fronts[scope] = Front(())
+        return None if front is None else front.firsts(but)
+
+    def save(self, scope: Scope, saved: Collection[Standing], moved: Collection[Standing]) -> None:
+        """Takes note of runs of a known scope that stand elsewhere now, and of others that are in other queues."""
+        self._fronts[scope].save(saved, moved)
+
+
+def line_of(run: Run) -> Line | None:
+    """Returns the line in which a run stands: none if it has ended, or is paused and does not block."""
+    if run.waiting is not None:
+        return Line.WAITING if run.waiting.blocks else None
+    match run.status:
         case "running":
             return Line.RUNNING
         case "pending" | "retrying":
@@ -92,9 +173,9 @@ def queue_of_rule(rule: str, turn: Turn) -> str:
 
 
 def queues_of_rules(policy: RunPolicy) -> list[str]:
-    """Returns the queues of the rules that a policy names."""
+    """Returns the queues of the rules that a policy names, but for those that it withholds."""
     admitted: list[str] = []
-    for rule in sorted(policy.unordered | policy.ordered):
+    for rule in sorted((policy.unordered | policy.ordered) - policy.withheld):
         admitted.append(queue_of_rule(rule, Turn.FREE))
         if rule in policy.unordered or rule not in policy.blocking:
             admitted.append(queue_of_rule(rule, Turn.BLOCKED))
@@ -104,7 +185,7 @@ def queues_of_rules(policy: RunPolicy) -> list[str]:
 
 
 def whose_turn(firsts: Iterable[Standing], *, blocking: bool) -> Standing | None:
-    """Returns the run whose turn it is in a scope, which may be a dead-lettered one, as `core.runnable` has it.
+    """Returns the run whose turn it is in a scope, which may be a dead-lettered or a paused one.
 
     Args:
         firsts: The first run of each of the scope's lines; others do no harm.
@@ -128,10 +209,11 @@ def queued(
     free, unblocked = whose_turn(firsts, blocking=True), whose_turn(firsts, blocking=False)
     found: list[tuple[Standing, Queues]] = []
     for one in standings:
-        if one.line not in (Line.RUNNING, Line.WAITING):
+        if not one.falls_due:
             found.append((one, NO_QUEUE))
             continue
-        turn = Turn.FREE if _same(one, free) else Turn.BLOCKED if _same(one, unblocked) else Turn.BEHIND
+        is_free = one.paused or _same(one, free)
+        turn = Turn.FREE if is_free else Turn.BLOCKED if _same(one, unblocked) else Turn.BEHIND
         stored = flags.get(one.rule)
         starts = stored is not None and _starts(stored, turn)
         namespace = one.rule.partition(":")[0]

@@ -32,7 +32,7 @@ from reflexr.sql.statements import (
     workspace_columns,
 )
 from reflexr.sql.tables import COMMAND_RESULTS
-from reflexr.sql.values import duration_micros, key
+from reflexr.sql.values import duration_micros, key, read
 from reflexr.workspace import Clock, CommandKey, CommandResults
 
 KEEP: Final = timedelta(days=7)
@@ -100,7 +100,7 @@ class SqlCommandResults(CommandResults):
             raise
         if result is not None:
             self._end(key)
-            return _RESULT.validate_json(result)
+            return read(_RESULT.validate_json, "command result", result)
         claim.held = True
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
@@ -127,7 +127,8 @@ class SqlCommandResults(CommandResults):
     async def _ask(self, claim: "_Claim") -> str | None:
         """Returns a command's result once there is one, or `None` with the claim."""
         look = _FIRST_LOOK
-        while isinstance(answer := await or_give_back(self._try(claim), partial(self._give_back, claim)), _Elsewhere):
+        give_back = partial(self._give_back, claim)
+        while isinstance(answer := await or_give_back(self._try(claim), give_back, owner=self.engine), _Elsewhere):
             await asyncio.sleep(look)
             look = min(2 * look, _LONGEST_LOOK)
         return answer

@@ -1,11 +1,23 @@
 """What is kept of rules: their progress, their scope states, what they could not decide on, and stored rules."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, and_, any_, delete, func, literal_column, select, tuple_, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    any_,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+)
 
 from reflexr.core import DeadLetter, Needs, RuleProgress, ScopeState, StoredRule
 from reflexr.sql.sessions import Fetcher
@@ -23,9 +35,10 @@ from reflexr.sql.statements import (
     text_of,
     workspace_columns,
 )
-from reflexr.sql.tables import DEAD_LETTERS, RULE_PROGRESS, SCOPE_STATES, STORED_RULES
-from reflexr.sql.values import MAX_INTEGER, key, micros, micros_or_none, within
-from reflexr.workspace import StateChanges
+from reflexr.sql.tables import DEAD_LETTERS, LEASES, RULE_PROGRESS, RUNS, SCOPE_STATES, STORED_RULES
+from reflexr.sql.values import MAX_INTEGER, key, micros, micros_or_none, read, read_all, within
+from reflexr.sql.writing import Writer
+from reflexr.workspace import EVALUATION_LEASE, StateChanges
 
 SCOPE_STATE: Final = TypeAdapter(ScopeState)
 """Writes and reads scope states."""
@@ -48,13 +61,32 @@ class StoredRuleFlags:
     blocking: bool
 
 
+@dataclass(slots=True)
+class Opening:
+    """What an evaluation begins with.
+
+    Attributes:
+        progress: The progress of every rule, by name, in the order of creation.
+        holder: Who has the lease on the workspace's evaluation.
+        has_runs_in_line: Whether any run of the workspace stands in a line of its scope.
+    """
+
+    progress: dict[str, RuleProgress] = field(default_factory=dict[str, RuleProgress])
+    holder: str | None = None
+    has_runs_in_line: bool = False
+
+
+_HOLDER: Final = -2
+_IN_LINE: Final = -1
+
+
 class Progress:
     """The statements on rules' progress."""
 
     def __init__(self, statements: Statements) -> None:
         columns = ("rule", "number", "generation", "cursor", "definition", "silent_through")
         self._new = statements.rows(
-            "new",
+            "progress",
             rule=TEXT,
             number=INTEGER,
             generation=INTEGER,
@@ -79,20 +111,60 @@ class Progress:
             .where(in_workspace(RULE_PROGRESS))
             .order_by(RULE_PROGRESS.c.number)
         )
+        self._open = statements(self._opening(statements, columns))
+
+    def _opening(self, statements: Statements, columns: Sequence[str]) -> Select[*tuple[Any, ...]]:
+        """Selects the progress of every rule and, in rows of no rule, what else an evaluation begins with."""
+
+        def other(number: int, holder: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+            what: dict[str, ColumnElement[Any]] = dict.fromkeys(columns, literal_column("0", INTEGER))
+            what |= {"rule": literal_column("''", TEXT), "number": literal_column(str(number), INTEGER)}
+            what |= {"definition": holder}
+            return select(*(what[one].label(one) for one in columns))
+
+        is_live = and_(LEASES.c.name == literal(EVALUATION_LEASE, TEXT), LEASES.c.expires > statements.now)
+        # The order has PostgreSQL take the index of lines, whatever it believes how many runs stand in them.
+        in_line = (
+            select(RUNS.c.rule)
+            .where(in_workspace(RUNS), RUNS.c.line.is_not(None))
+            .order_by(RUNS.c.rule, RUNS.c.scope, RUNS.c.line)
+            .limit(literal_column("1"))
+            .subquery("in_line")
+        )
+        found = union_all(
+            select(*(RULE_PROGRESS.c[one] for one in columns)).where(in_workspace(RULE_PROGRESS)),
+            other(_HOLDER, LEASES.c.holder).where(in_workspace(LEASES), is_live),
+            other(_IN_LINE, in_line.c.rule),
+        ).subquery("found")
+        return select(*(found.c[one] for one in columns)).order_by(found.c.number)
 
     async def load(self, fetcher: Fetcher, workspace: Parameters) -> dict[str, RuleProgress]:
         """Returns the progress of every rule, by name, in the order of creation."""
         return {row[0]: RuleProgress(*row) for row in await fetcher.fetch(self._select, workspace)}
 
+    async def open(self, fetcher: Fetcher, workspace: Parameters, now: int) -> Opening:
+        """Returns what an evaluation begins with."""
+        opening = Opening()
+        for rule, number, generation, cursor, definition, silent_through in await fetcher.fetch(
+            self._open, {**workspace, "now": now}
+        ):
+            if number == _HOLDER:
+                opening.holder = definition
+            elif number == _IN_LINE:
+                opening.has_runs_in_line = True
+            else:
+                opening.progress[rule] = RuleProgress(rule, generation, cursor, definition, silent_through)
+        return opening
+
     async def save(
-        self, fetcher: Fetcher, workspace: Parameters, progress: Collection[RuleProgress], number: int
+        self, writer: Writer, workspace: Parameters, progress: Collection[RuleProgress], number: int
     ) -> None:
         """Saves rules' progress, new ones numbered from a number on."""
         rows = [
             (key(one.rule), number + place, one.generation, one.cursor, one.definition, one.silent_through)
             for place, one in enumerate(progress)
         ]
-        await fetcher.fetch(self._save, {**workspace, **self._new(rows)})
+        await writer.write(self._save, {**workspace, **self._new(rows)})
 
 
 class States:
@@ -116,7 +188,7 @@ class States:
         self._by_key, self._by_time = statements(by_key), statements(by_time)
         self._by_both = statements(union_all(by_key, by_time))
         self._new = statements.rows(
-            "new", rule=TEXT, scope=TEXT, scope_key=TEXT, due=INTEGER, expires=INTEGER, state=TEXT
+            "states", rule=TEXT, scope=TEXT, scope_key=TEXT, due=INTEGER, expires=INTEGER, state=TEXT
         )
         columns = ("rule", "scope", "scope_key", "due", "expires")
         insert = statements.insert(table).from_select(
@@ -173,10 +245,10 @@ class States:
         statement = self._by_both if keys and timers else self._by_key if keys else self._by_time
         parameters = {**self._keys(keys, workspace), **self._timers(timers, workspace)}
         for rule, scope, text in await fetcher.fetch(statement, parameters):
-            states[rule][scope] = SCOPE_STATE.validate_json(text)
+            states[rule][scope] = read(SCOPE_STATE.validate_json, "scope state", text)
         return states
 
-    async def change(self, fetcher: Fetcher, workspace: Parameters, changes: Mapping[str, StateChanges]) -> None:
+    async def change(self, writer: Writer, workspace: Parameters, changes: Mapping[str, StateChanges]) -> None:
         """Saves and drops states."""
         expired = [
             (key(rule), micros(change.expired_through))
@@ -186,11 +258,11 @@ class States:
         dropped = [(key(rule), key(scope)) for rule, change in changes.items() for scope in change.dropped]
         # What is saved comes last: it stays, even if it is worth nothing already.
         if expired:
-            await fetcher.fetch(self._expire, self._timers(expired, workspace))
+            await writer.write(self._expire, self._timers(expired, workspace))
         if dropped:
-            await fetcher.fetch(self._drop, self._keys(dropped, workspace))
+            await writer.write(self._drop, self._keys(dropped, workspace))
         if saved := list(_state_rows(changes)):
-            await fetcher.fetch(self._save, {**workspace, **self._new(saved)})
+            await writer.write(self._save, {**workspace, **self._new(saved)})
 
     async def clear(self, fetcher: Fetcher, workspace: Parameters, rules: Collection[str]) -> None:
         """Drops every state of these rules."""
@@ -217,7 +289,7 @@ class DeadLetters:
 
     def __init__(self, statements: Statements) -> None:
         table = DEAD_LETTERS
-        self._new = statements.rows("new", number=INTEGER, rule=TEXT, dead_letter=TEXT)
+        self._new = statements.rows("letters", number=INTEGER, rule=TEXT, dead_letter=TEXT)
         insert = statements.insert(table).from_select(
             ["tenant_id", "workspace_id", "number", "rule", "dead_letter"],
             from_set(
@@ -237,12 +309,10 @@ class DeadLetters:
             select(table.c.rule, func.count(literal_column("*"))).where(in_workspace(table)).group_by(table.c.rule)
         )
 
-    async def add(
-        self, fetcher: Fetcher, workspace: Parameters, dead_letters: Sequence[DeadLetter], number: int
-    ) -> None:
+    async def add(self, writer: Writer, workspace: Parameters, dead_letters: Sequence[DeadLetter], number: int) -> None:
         """Records dead letters, numbered from a number on."""
         rows = [(number + place, key(one.rule), one.model_dump_json()) for place, one in enumerate(dead_letters)]
-        await fetcher.fetch(self._insert, {**workspace, **self._new(rows)})
+        await writer.write(self._insert, {**workspace, **self._new(rows)})
 
     async def newest(
         self, fetcher: Fetcher, workspace: Parameters, rule: str | None, limit: int | None
@@ -252,7 +322,7 @@ class DeadLetters:
         if rule is not None:
             parameters["of_rule"] = key(rule)
         rows = await fetcher.fetch(self._newest if rule is None else self._newest_of_rule, parameters)
-        return [DeadLetter.model_validate_json(text) for (text,) in reversed(rows)]
+        return read_all(DeadLetter, reversed(rows))
 
     async def counts(self, fetcher: Fetcher, workspace: Parameters) -> dict[str, int]:
         """Returns how many dead letters each rule has, by name."""
@@ -311,7 +381,7 @@ class StoredRuleVersions:
             rows = await fetcher.fetch(self._named, {**workspace, **self._names([(key(one),) for one in set(names)])})
         else:
             return {}
-        return {stored.name: stored for stored in (StoredRule.model_validate_json(text) for (text,) in rows)}
+        return {stored.name: stored for stored in read_all(StoredRule, rows)}
 
     async def flags(self, fetcher: Fetcher, workspace: Parameters) -> dict[str, StoredRuleFlags]:
         """Returns what the row of each stored rule says of it, by name."""

@@ -1,10 +1,9 @@
 """`migrate` and `create_schema`: bringing a database to this version's tables."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Final
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -55,9 +54,10 @@ def _upgrade(connection: Connection, revision: str) -> None:
     if connection.dialect.name == "postgresql":
         # SQLite's transactions take turns by themselves.
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    config = Config()
+    # Alembic takes a while to import: who does not migrate does without.
+    config = import_module("alembic.config").Config()
     config.set_main_option("script_location", "reflexr.sql:migrations")
     config.set_main_option("version_locations", "reflexr.sql:revisions")
     config.set_main_option("path_separator", "newline")
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    import_module("alembic.command").upgrade(config, revision)

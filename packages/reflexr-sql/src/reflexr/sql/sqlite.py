@@ -1,5 +1,7 @@
 """`create_sqlite_engine`: an engine whose connections share one file, within a process and between processes."""
 
+import sqlite3
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -57,9 +59,16 @@ def create_sqlite_engine(
             cursor.execute("PRAGMA journal_mode = WAL")
             cursor.execute(f"PRAGMA synchronous = {synchronous}")
 
+    event.listen(engine.sync_engine, "do_connect", _try_to_open)
     event.listen(engine.sync_engine, "connect", prepare)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
+
+
+def _try_to_open(_dialect: object, _record: object, path: Sequence[Any], options: Mapping[str, Any]) -> None:
+    # Where it cannot open a file, aiosqlite leaves a thread to end by itself, which then tells an event loop that may
+    # be closed by now. It takes microseconds to find out first.
+    sqlite3.connect(*path, uri=options.get("uri", False)).close()
 
 
 def _begin(connection: Connection) -> None:

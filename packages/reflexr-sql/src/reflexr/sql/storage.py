@@ -4,14 +4,14 @@ It opens transactions and serves reads; the statements are in the modules of `re
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Self, override
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
-from reflexr.core import DeadLetter, Envelope, RuleProgress, Run, StoredRule
+from reflexr.core import DeadLetter, Draft, Envelope, RuleProgress, Run, StoredRule
 from reflexr.sql.cancellation import to_the_end
 from reflexr.sql.catalog import catalog_of
 from reflexr.sql.databases import Database
@@ -20,7 +20,9 @@ from reflexr.sql.errors import EngineError
 from reflexr.sql.leases import is_of_run
 from reflexr.sql.members import Known
 from reflexr.sql.sessions import NeutralDriver, Session, reported
-from reflexr.sql.transactions import SqlTransaction, named
+from reflexr.sql.statements import named
+from reflexr.sql.transactions import SqlTransaction
+from reflexr.sql.turns import Share
 from reflexr.sql.values import moment
 from reflexr.sql.wakeups import POLL_INTERVAL, DatabaseWakeups, PostgresLink, SqliteLink
 from reflexr.workspace import (
@@ -44,8 +46,8 @@ from reflexr.workspace import (
 class SqlStorage(Storage):
     """Keeps the workspaces of every tenant in a database, which any number of processes share.
 
-    Run `migrate` once before it is used. It needs no closing, but what it holds for wake-ups is given back sooner if
-    it is: `async with SqlStorage(engine) as storage`, or `close`. The engine stays its owner's.
+    Run `migrate` once before it is used. Close it before the engine is disposed of, so that every connection is back by
+    then: `async with SqlStorage(engine) as storage`, or `close`. The engine stays its owner's.
     """
 
     def __init__(
@@ -97,9 +99,14 @@ class SqlStorage(Storage):
         await self.close()
 
     async def close(self) -> None:
-        """Ends the wake-ups between processes, and gives their connection back. They begin again if they are used."""
+        """Ends the wake-ups between processes, and waits until their connection and all others are back in the pool.
+
+        That is a matter of moments: a call whose caller was cancelled goes on until it can be given up, such as one
+        that waits for another's lock, and is waited for no longer than 5 seconds. All begins again if it is used.
+        """
         if self._wakeups.link is not None:
             await self._wakeups.link.stop()
+        await self._database.close()
 
     @property
     def engine(self) -> AsyncEngine:
@@ -175,6 +182,17 @@ class SqlStorage(Storage):
             finally:
                 transaction.close()
 
+    @override
+    async def append(self, workspace: WorkspaceRef, drafts: Sequence[Draft]) -> list[Envelope]:
+        if len({draft.id for draft in drafts}) == len(drafts) > 0:
+            async with self._turn(workspace):
+                appended = await self._catalog.appends.append(
+                    self._database, workspace, drafts, lambda: self._wakeups.announce((workspace,))
+                )
+            if appended is not None:
+                return appended
+        return await super().append(workspace, drafts)
+
     # --- One workspace's data
 
     @override
@@ -243,7 +261,7 @@ class SqlStorage(Storage):
             return frozenset()
         async with self._database.changes() as fetcher:
             taken = await self._catalog.leases.acquire(fetcher, keys, holder, ttl, self._database.now())
-            await self._catalog.leases.set_due(fetcher, taken)
+            await self._catalog.leases.set_later(fetcher, taken)
         return frozenset(taken)
 
     @override
@@ -252,7 +270,7 @@ class SqlStorage(Storage):
             return frozenset()
         async with self._database.changes() as fetcher:
             renewed = await self._catalog.leases.renew(fetcher, keys, holder, ttl, self._database.now())
-            await self._catalog.leases.set_due(fetcher, renewed)
+            await self._catalog.leases.set_later(fetcher, renewed)
         return frozenset(renewed)
 
     @override
@@ -282,8 +300,18 @@ class SqlStorage(Storage):
         return found
 
     @override
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
-        return await self._catalog.due_runs.find(self._database, policy, limit, self._database.now())
+    async def due_runs(
+        self,
+        policy: RunPolicy,
+        *,
+        limit: int,
+        each: int | None = None,
+        after: WorkspaceRef | None = None,
+        but_runs: Collection[LeaseKey] = (),
+        but_workspaces: Collection[WorkspaceRef] = (),
+    ) -> list[DueRun]:
+        share = Share(limit, each, after, policy.withheld, frozenset(but_runs), frozenset(but_workspaces))
+        return await self._catalog.due_runs.find(self._database, policy, share, self._database.now())
 
     @override
     async def next_due(self, policy: RunPolicy) -> timedelta | None:

@@ -5,9 +5,9 @@ is the JSON of its Pydantic model, stand the columns that queries filter and ord
 `values.LONGEST_KEY` are kept there as digests, and times as microseconds since 1970 in UTC.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, MetaData, SmallInteger, Table, Text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, ColumnElement, Index, MetaData, SmallInteger, Table, Text
 from sqlalchemy.types import TypeEngine
 
 METADATA: Final = MetaData()
@@ -25,6 +25,10 @@ def _workspace_key() -> tuple[Column[str], Column[str]]:
         Column("tenant_id", NAME, primary_key=True),
         Column("workspace_id", NAME, primary_key=True),
     )
+
+
+def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool]) -> None:
+    Index(name, *columns, postgresql_where=where, sqlite_where=where)
 
 
 WORKSPACES: Final = Table(
@@ -47,28 +51,25 @@ WORKSPACES: Final = Table(
     # Room beside each row for its next version.
     postgresql_with={"fillfactor": 50},
 )
-Index(
+_partial_index(
     "reflexr_workspaces_settled",
     WORKSPACES.c.settled,
     WORKSPACES.c.tenant_id,
     WORKSPACES.c.workspace_id,
-    postgresql_where=WORKSPACES.c.has_log.is_(True),
-    sqlite_where=WORKSPACES.c.has_log.is_(True),
+    where=WORKSPACES.c.has_log.is_(True),
 )
-Index(
+_partial_index(
     "reflexr_workspaces_ticked",
     WORKSPACES.c.ticked,
     WORKSPACES.c.tenant_id,
     WORKSPACES.c.workspace_id,
-    postgresql_where=WORKSPACES.c.has_log.is_(True),
-    sqlite_where=WORKSPACES.c.has_log.is_(True),
+    where=WORKSPACES.c.has_log.is_(True),
 )
-Index(
+_partial_index(
     "reflexr_workspaces_log",
     WORKSPACES.c.tenant_id,
     WORKSPACES.c.workspace_id,
-    postgresql_where=WORKSPACES.c.has_log.is_(True),
-    sqlite_where=WORKSPACES.c.has_log.is_(True),
+    where=WORKSPACES.c.has_log.is_(True),
 )
 
 MEMBERS: Final = Table(
@@ -91,14 +92,13 @@ EVENTS: Final = Table(
 )
 Index("reflexr_events_id", EVENTS.c.tenant_id, EVENTS.c.workspace_id, EVENTS.c.event_id, unique=True)
 Index("reflexr_events_type", EVENTS.c.tenant_id, EVENTS.c.workspace_id, EVENTS.c.event_type, EVENTS.c.seq)
-Index(
+_partial_index(
     "reflexr_events_rule",
     EVENTS.c.tenant_id,
     EVENTS.c.workspace_id,
     EVENTS.c.rule,
     EVENTS.c.seq,
-    postgresql_where=EVENTS.c.rule.is_not(None),
-    sqlite_where=EVENTS.c.rule.is_not(None),
+    where=EVENTS.c.rule.is_not(None),
 )
 
 RULE_PROGRESS: Final = Table(
@@ -124,23 +124,21 @@ SCOPE_STATES: Final = Table(
     Column("expires", BigInteger),
     Column("state", DOCUMENT, nullable=False),
 )
-Index(
+_partial_index(
     "reflexr_scope_states_due",
     SCOPE_STATES.c.tenant_id,
     SCOPE_STATES.c.workspace_id,
     SCOPE_STATES.c.rule,
     SCOPE_STATES.c.due,
-    postgresql_where=SCOPE_STATES.c.due.is_not(None),
-    sqlite_where=SCOPE_STATES.c.due.is_not(None),
+    where=SCOPE_STATES.c.due.is_not(None),
 )
-Index(
+_partial_index(
     "reflexr_scope_states_expires",
     SCOPE_STATES.c.tenant_id,
     SCOPE_STATES.c.workspace_id,
     SCOPE_STATES.c.rule,
     SCOPE_STATES.c.expires,
-    postgresql_where=SCOPE_STATES.c.expires.is_not(None),
-    sqlite_where=SCOPE_STATES.c.expires.is_not(None),
+    where=SCOPE_STATES.c.expires.is_not(None),
 )
 
 RUNS: Final = Table(
@@ -154,8 +152,9 @@ RUNS: Final = Table(
     Column("status", NAME, nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("fired_seq", BigInteger, nullable=False),
-    # Which line of its scope it stands in, from when on it may start, and in which queues it is found then: by its
-    # rule, and by the rule's namespace if that is a stored one that lets it start. See `reflexr.sql.queues`.
+    # Which line of its scope it stands in, from when on it may start or its answer is late, and in which queues it is
+    # found then: by its rule, and by the rule's namespace if that is a stored one that lets it start. See
+    # `reflexr.sql.queues`.
     Column("line", SmallInteger),
     Column("due", BigInteger),
     Column("queue", NAME),
@@ -164,7 +163,7 @@ RUNS: Final = Table(
 )
 Index("reflexr_runs_number", RUNS.c.tenant_id, RUNS.c.workspace_id, RUNS.c.number)
 Index("reflexr_runs_rule", RUNS.c.tenant_id, RUNS.c.workspace_id, RUNS.c.rule, RUNS.c.number)
-Index(
+_partial_index(
     "reflexr_runs_line",
     RUNS.c.tenant_id,
     RUNS.c.workspace_id,
@@ -174,22 +173,37 @@ Index(
     RUNS.c.generation,
     RUNS.c.fired_seq,
     RUNS.c.run_id,
-    postgresql_where=RUNS.c.line.is_not(None),
-    sqlite_where=RUNS.c.line.is_not(None),
+    where=RUNS.c.line.is_not(None),
 )
-Index(
+_partial_index(
     "reflexr_runs_queue",
     RUNS.c.queue,
     RUNS.c.due,
-    postgresql_where=RUNS.c.queue.is_not(None),
-    sqlite_where=RUNS.c.queue.is_not(None),
+    where=RUNS.c.queue.is_not(None),
 )
-Index(
+_partial_index(
     "reflexr_runs_stored_queue",
     RUNS.c.stored_queue,
     RUNS.c.due,
-    postgresql_where=RUNS.c.stored_queue.is_not(None),
-    sqlite_where=RUNS.c.stored_queue.is_not(None),
+    where=RUNS.c.stored_queue.is_not(None),
+)
+# What workspaces take turns by: whoever looks for the next one passes all runs of the one before.
+_partial_index(
+    "reflexr_runs_turns",
+    RUNS.c.queue,
+    RUNS.c.tenant_id,
+    RUNS.c.workspace_id,
+    RUNS.c.due,
+    where=RUNS.c.queue.is_not(None),
+)
+_partial_index(
+    "reflexr_runs_stored_turns",
+    RUNS.c.stored_queue,
+    RUNS.c.tenant_id,
+    RUNS.c.workspace_id,
+    RUNS.c.rule,
+    RUNS.c.due,
+    where=RUNS.c.stored_queue.is_not(None),
 )
 
 DEAD_LETTERS: Final = Table(
