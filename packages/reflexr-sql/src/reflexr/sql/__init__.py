@@ -8,6 +8,7 @@ from reflexr.sql.errors import (
     SchemaError,
     SqlStorageError,
 )
+from reflexr.sql.live_output import PostgresLiveOutput
 from reflexr.sql.results import SqlCommandResults
 from reflexr.sql.schema import create_schema, migrate
 from reflexr.sql.sqlite import create_sqlite_engine
@@ -20,6 +21,7 @@ __all__ = [
     "create_sqlite_engine",
     "SqlCommandResults",
     "DatabaseWakeups",
+    "PostgresLiveOutput",
     # Schema
     "migrate",
     "create_schema",

@@ -7,11 +7,11 @@ later: whoever listens looks by himself after `poll_interval`, and is woken once
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from secrets import token_hex
-from typing import Final, Protocol, cast, override
+from typing import Final, cast, override
 
 from pydantic_core import from_json, to_json
 from sqlalchemy import func, select
@@ -19,7 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from reflexr.sql.cancellation import to_the_end
 from reflexr.sql.errors import SqlStorageError
-from reflexr.sql.sessions import AiosqliteConnection, Fetcher, reported
+from reflexr.sql.links import KeptConnection, NotifyingConnection
+from reflexr.sql.sessions import AiosqliteConnection, Fetcher
 from reflexr.sql.statements import TEXT, Statements, parameter
 from reflexr.workspace import Listener, Wakeups, WorkspaceRef
 
@@ -39,10 +40,6 @@ _PAUSE: Final = 0.005
 
 _LOOK: Final = 0.02
 """How many seconds pass between two looks at the version of an SQLite file."""
-
-_FIRST_DELAY: Final = 0.1
-_LONGEST_DELAY: Final = 5.0
-"""How many seconds a link that broke is left alone at first, and at most."""
 
 
 class Link(ABC):
@@ -156,62 +153,16 @@ class _Listener(Listener):
         return changed
 
 
-class _Repeated(Link):
-    """A link that one task serves over a connection of its own, which is opened again when it breaks."""
+class _KeptLink(KeptConnection, Link):
+    """A link over a connection of its own."""
 
     def __init__(self, engine: AsyncEngine, wakeups: DatabaseWakeups) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._wakeups = wakeups
-        self._task: asyncio.Task[None] | None = None
-        self._ready: asyncio.Event = asyncio.Event()
 
     @override
-    def start(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._serve(), name=type(self).__name__)
-
-    @override
-    async def ready(self) -> None:
-        self.start()
-        await self._ready.wait()
-
-    @override
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
-
-    async def _serve(self) -> None:
-        delay = _FIRST_DELAY
-        while True:
-            try:
-                await reported(self._connected())
-            except SqlStorageError as error:
-                if self._ready.is_set():
-                    delay = _FIRST_DELAY
-                _LOG.warning("wake-ups between processes are lost; trying again in %g s: %s", delay, error)
-            else:
-                return
-            finally:
-                self._ready.clear()
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _LONGEST_DELAY)
-
-    async def _connected(self) -> None:
-        connection = await self._engine.connect()
-        try:
-            raw = await connection.get_raw_connection()
-            driver = raw.driver_connection
-            # It is the link's from here on: the pool makes another.
-            raw.detach()
-            await self._carry(driver)
-        finally:
-            await to_the_end(connection.close())
-
-    @abstractmethod
-    async def _carry(self, connection: object) -> None:
-        """Hears, and tells, over the driver's own connection, until it breaks or nobody needs it."""
+    def _broke(self, error: SqlStorageError, delay: float) -> None:
+        _LOG.warning("wake-ups between processes are lost; trying again in %g s: %s", delay, error)
 
     def _begins(self) -> None:
         """Takes note that whatever is told from now on is heard; what was told before may have been missed."""
@@ -219,7 +170,7 @@ class _Repeated(Link):
         self._wakeups.missed()
 
 
-class PostgresLink(_Repeated):
+class PostgresLink(_KeptLink):
     """`LISTEN` and `NOTIFY`.
 
     What a commit changed is told after it, over the link's own connection and many at once: a `NOTIFY` inside the
@@ -240,7 +191,7 @@ class PostgresLink(_Repeated):
 
     @override
     async def _carry(self, connection: object) -> None:
-        driver = cast("_Notifying", connection)
+        driver = cast("NotifyingConnection", connection)
         driver.add_termination_listener(lambda _: self._wake.set())
         # A notification need not survive the server, so it need not wait for the disk, nor have others wait.
         await driver.execute("SET synchronous_commit = off")
@@ -272,7 +223,7 @@ class PostgresLink(_Repeated):
             self._wakeups.heard([WorkspaceRef(*one) for one in workspaces])
 
 
-class SqliteLink(_Repeated):
+class SqliteLink(_KeptLink):
     """`PRAGMA data_version`, which changes when another connection commits. It tells by itself, and not of what."""
 
     @override
@@ -324,19 +275,3 @@ def payloads(sender: str, workspaces: Collection[WorkspaceRef]) -> list[str]:
 def _payload(sender: str, names: list[tuple[str, str]]) -> str:
     payload = to_json([sender, names])
     return (payload if len(payload) <= _LARGEST else to_json([sender, None])).decode()
-
-
-class _Notifying(Protocol):
-    """What is used of asyncpg's connection."""
-
-    def add_termination_listener(self, callback: Callable[[object], None]) -> None:
-        """Has it called when the connection ends."""
-        ...
-
-    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None:
-        """Has it called with what others notify."""
-        ...
-
-    async def execute(self, query: str, *args: object) -> str:
-        """Executes a statement, and returns the server's word for what it did."""
-        ...
