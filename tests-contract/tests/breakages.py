@@ -1,28 +1,13 @@
 """Broken storages: what each does wrong, and the guarantees by which exactly that is noticed; here of logs."""
 
-from collections.abc import Callable
 from typing import override
 
-from reflexr.workspace import Clock, WorkspaceRef
+from reflexr.workspace import WorkspaceRef
 
 from . import broken_logs as logs
 from . import broken_transactions as transactions
-from .dictionary_storage import Database, DictionaryStorage, DictionaryTransaction, Tables
-
-
-class Broken:
-    """A storage that breaks a promise.
-
-    Attributes:
-        what: What it does wrong.
-        open: Opens it.
-        guarantees: The guarantees that fail, and no other.
-    """
-
-    def __init__(self, what: str, open: Callable[[Database, Clock], DictionaryStorage], *guarantees: str) -> None:
-        self.what = what
-        self.open = open
-        self.guarantees = {f"test_{guarantee}" for guarantee in guarantees}
+from .broken import Broken
+from .dictionary_storage import DictionaryStorage, DictionaryTransaction, Tables
 
 
 def over(transaction: type[DictionaryTransaction]) -> type[DictionaryStorage]:
@@ -91,6 +76,7 @@ BROKEN_LOGS = (
         "a_transaction_that_raises_takes_and_gives_back_no_lease",
         "a_workspace_that_a_block_left_is_free",
         "an_append_that_is_rolled_back_leaves_no_gap",
+        "appends_alone_that_come_together_leave_no_gap",
     ),
     Broken(
         "shows what is not committed",
@@ -113,6 +99,7 @@ BROKEN_LOGS = (
         "a_transaction_that_writes_nothing_changes_nothing",
         "a_workspace_without_a_log_is_not_behind",
         "workspaces_with_a_log_are_found",
+        "an_append_of_nothing_alone_does_nothing",
     ),
     Broken(
         "leaves gaps",
@@ -142,6 +129,7 @@ BROKEN_LOGS = (
         "a_transaction_goes_on_after_a_refused_append",
         "an_id_that_is_in_the_log_is_refused",
         "an_id_that_the_transaction_appended_is_refused",
+        "appends_alone_that_come_together_leave_no_gap",
     ),
     Broken("takes twins for one", over(logs.TakesTwinsForOne), "an_id_that_is_given_twice_is_refused"),
     Broken(

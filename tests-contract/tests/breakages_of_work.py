@@ -2,7 +2,8 @@
 
 from . import broken_answers as answers
 from . import broken_work as work
-from .breakages import Broken, over
+from .breakages import over
+from .broken import Broken
 from .dictionary_storage import DictionaryStorage, DictionaryTransaction
 
 BROKEN_WORK = (
@@ -66,6 +67,7 @@ BROKEN_WORK = (
         "lets every dead letter block",
         over(work.LetsEveryDeadLetterBlock),
         "a_dead_lettered_run_has_the_turn_where_it_blocks",
+        "a_paused_run_that_ended_holds_back_nobody",
     ),
     Broken(
         "forgets the order",
@@ -76,12 +78,21 @@ BROKEN_WORK = (
         "of_ordered_runs_the_first_of_each_scope_is_due",
         "one_policy_orders_some_rules_and_not_others",
         "runs_that_wait_their_turn_do_not_use_up_the_limit",
+        "a_large_number_of_paused_runs_is_one_call",
+        "a_paused_run_that_blocks_does_so_until_it_has_ended",
+        "a_paused_run_that_blocks_keeps_its_turn",
+        "a_paused_run_that_does_not_block_is_passed_over",
+        "a_run_that_is_answered_has_its_place_again",
+        "another_storage_finds_the_same_paused_runs",
+        "who_has_been_answered_is_due_by_its_turn_alone",
+        "a_run_is_due_whatever_is_in_it",
     ),
     Broken(
         "lets nothing block",
         work.LetsNothingBlock,
         "a_dead_lettered_run_holds_back_those_of_its_scope_where_it_blocks",
         "one_policy_orders_some_rules_and_not_others",
+        "a_paused_run_that_blocks_does_so_until_it_has_ended",
     ),
     Broken(
         "retries early",
@@ -89,9 +100,12 @@ BROKEN_WORK = (
         "a_retrying_run_is_due_at_its_very_time",
         "a_retrying_run_is_due_when_its_time_comes",
         "a_run_that_waits_to_be_retried_holds_back_those_of_its_scope",
+        "runs_that_wait_for_their_time_do_not_use_up_the_limit",
         "the_next_due_time_is_that_of_a_retry",
         "the_next_due_time_minds_turns",
         "the_runs_that_waited_longest_come_first",
+        "a_paused_run_whose_time_is_over_waits_for_no_turn",
+        "the_next_due_time_minds_pauses_that_wait_for_no_turn",
     ),
     Broken(
         "retries a moment late",
@@ -108,6 +122,9 @@ BROKEN_WORK = (
         "another_storage_finds_the_same_due_runs",
         "the_next_due_time_is_that_of_a_lapse",
         "unordered_runs_are_all_due",
+        "a_paused_run_whose_time_is_over_waits_for_no_turn",
+        "a_run_that_is_answered_has_its_place_again",
+        "a_run_that_runs_has_the_turn_before_a_paused_one",
     ),
     Broken(
         "leaves lost runs alone",
@@ -121,13 +138,82 @@ BROKEN_WORK = (
         work.LimitsBeforeItLooksWhoseTurnItIs,
         "runs_that_wait_their_turn_do_not_use_up_the_limit",
     ),
-    Broken("waits for runs whose turn it is not", work.WaitsForRunsWhoseTurnItIsNot, "the_next_due_time_minds_turns"),
-    Broken("names the newest first", work.NamesTheNewestFirst, "the_runs_that_waited_longest_come_first"),
+    Broken(
+        "waits for runs whose turn it is not",
+        work.WaitsForRunsWhoseTurnItIsNot,
+        "the_next_due_time_minds_turns",
+        "the_next_due_time_minds_pauses_that_wait_for_no_turn",
+    ),
+    Broken(
+        "names the newest first",
+        work.NamesTheNewestFirst,
+        "of_each_workspace_no_more_come_than_are_asked_for",
+        "the_runs_that_waited_longest_come_first",
+        "paused_runs_can_be_left_out",
+        "what_waited_longest_comes_first_among_paused_runs_too",
+    ),
+    Broken("waits in the way", work.WaitsInTheWay, "runs_that_wait_for_their_time_do_not_use_up_the_limit"),
+    Broken(
+        "lets the longest line go first",
+        work.LetsTheLongestLineGoFirst,
+        "a_backlog_hides_no_other_workspace",
+        "of_each_workspace_no_more_come_than_are_asked_for",
+        "runs_can_be_left_out",
+        "turns_begin_after_a_workspace",
+        "whoever_goes_on_after_an_answer_leaves_out_no_workspace",
+        "workspaces_take_turns",
+        "paused_runs_can_be_left_out",
+    ),
+    Broken(
+        "lets each take all its turns at once",
+        work.LetsEachTakeAllItsTurnsAtOnce,
+        "of_each_workspace_no_more_come_than_are_asked_for",
+        "turns_begin_after_a_workspace",
+        "workspaces_take_turns",
+    ),
+    Broken(
+        "gives each what there is room for",
+        work.GivesEachWhatThereIsRoomFor,
+        "of_each_workspace_no_more_come_than_are_asked_for",
+    ),
+    Broken(
+        "begins again and again",
+        work.BeginsAgainAndAgain,
+        "turns_begin_after_a_workspace",
+        "whoever_goes_on_after_an_answer_leaves_out_no_workspace",
+    ),
+    Broken("leaves out runs last", work.LeavesOutRunsLast, "runs_can_be_left_out", "paused_runs_can_be_left_out"),
+    Broken(
+        "leaves out workspaces last",
+        work.LeavesOutWorkspacesLast,
+        "workspaces_can_be_left_out",
+        "paused_runs_can_be_left_out",
+    ),
+    Broken("withholds last", work.WithholdsLast, "rules_can_be_withheld", "stored_rules_can_be_withheld"),
+    Broken(
+        "withholds no stored rule",
+        work.WithholdsNoStoredRule,
+        "stored_rules_can_be_withheld",
+        "paused_runs_of_stored_rules_are_due_while_these_are_enabled",
+    ),
+    Broken(
+        "waits for what is withheld",
+        work.WaitsForWhatIsWithheld,
+        "rules_can_be_withheld",
+        "paused_runs_of_rules_in_no_policy_are_not_due",
+    ),
+    Broken(
+        "stumbles over nul",
+        work.StumblesOverNul,
+        "a_paused_run_is_due_whatever_it_asks",
+        "a_run_is_due_whatever_is_in_it",
+    ),
     Broken(
         "runs disabled rules",
         work.RunsDisabledRules,
         "a_stored_rule_says_how_its_runs_are_ordered",
         "runs_of_an_active_stored_rule_are_due",
+        "paused_runs_of_stored_rules_are_due_while_these_are_enabled",
     ),
     Broken(
         "gives a lease to anybody",
@@ -198,6 +284,7 @@ BROKEN_WORK = (
         "a_workspace_stays_in_the_answer_until_it_is_done",
         "another_storage_finds_the_same_work",
         "of_many_workspaces_none_is_left_out_for_ever",
+        "an_append_alone_leaves_its_workspace_behind",
     ),
     Broken("ticks everywhere", work.TicksEverywhere, "a_schedule_is_due_in_its_targets_only"),
     Broken(
@@ -238,9 +325,15 @@ BROKEN_WORK = (
         "a_limit_takes_the_newest",
         "a_query_in_a_transaction_takes_runs_as_they_are_there",
         "runs_come_newest_first",
+        "an_answer_comes_back_as_it_was_saved",
+        "paused_runs_are_found",
+        "what_a_paused_run_waits_for_comes_back_as_it_was_saved",
     ),
     Broken(
-        "gives committed turns", over(answers.GivesCommittedTurns), "a_transaction_sees_the_turns_as_it_changed_them"
+        "gives committed turns",
+        over(answers.GivesCommittedTurns),
+        "a_transaction_sees_the_turns_as_it_changed_them",
+        "a_run_that_is_answered_has_its_place_again",
     ),
     Broken(
         "reads committed places",
@@ -261,6 +354,7 @@ BROKEN_WORK = (
         "of_many_who_want_a_lease_at_once_one_gets_it",
         "two_storages_at_once_share_one_order",
         "two_writers_at_once_share_one_order",
+        "appends_alone_that_come_together_leave_no_gap",
     ),
     Broken(
         "keeps the lock of a cancelled reader",
@@ -284,10 +378,19 @@ BROKEN_WORK = (
         answers.IsDoneOneEarly,
         "a_workspace_is_behind_until_its_rules_are_done",
         "those_who_watch_different_rules_miss_nothing",
+        "an_append_alone_leaves_its_workspace_behind",
+    ),
+    Broken(
+        "is never done with what was stored",
+        answers.IsNeverDoneWithWhatWasStored,
+        "a_rule_that_was_stored_once_can_be_done",
     ),
     Broken("stores for everybody", answers.StoresForEverybody, "a_stored_rule_counts_in_its_own_workspace"),
     Broken(
-        "admits everything by default", answers.AdmitsEverythingByDefault, "a_run_whose_rule_is_in_no_policy_is_not_due"
+        "admits everything by default",
+        answers.AdmitsEverythingByDefault,
+        "a_run_whose_rule_is_in_no_policy_is_not_due",
+        "paused_runs_of_rules_in_no_policy_are_not_due",
     ),
     Broken("runs what was skipped", answers.RunsWhatWasSkipped, "a_run_that_ended_is_not_due"),
     Broken(
@@ -314,6 +417,8 @@ BROKEN_WORK = (
         "a_transaction_knows_its_workspace_and_its_time",
         "an_envelope_has_the_time_of_its_transaction",
         "the_next_due_time_is_that_of_a_retry",
+        "a_paused_run_that_still_has_time_is_not_due",
+        "the_next_due_time_minds_pauses_that_wait_for_no_turn",
     ),
     Broken(
         "slows down",
@@ -322,7 +427,12 @@ BROKEN_WORK = (
         "two_storages_at_once_share_one_order",
         "two_writers_at_once_share_one_order",
     ),
-    Broken("names another workspace", over(answers.NamesAnotherWorkspace), "an_envelope_names_its_workspace"),
+    Broken(
+        "names another workspace",
+        over(answers.NamesAnotherWorkspace),
+        "an_envelope_names_its_workspace",
+        "an_append_alone_is_what_a_transaction_appends",
+    ),
     Broken(
         "appends no nothing",
         over(answers.AppendsNoNothing),
@@ -369,13 +479,21 @@ BROKEN_WORK = (
         over(answers.PutsSavedRulesLast),
         "stored_rules_come_in_the_order_of_their_first_version",
     ),
-    Broken("forgets what runs", over(answers.ForgetsWhatRuns), "the_turn_is_that_of_a_run_that_runs"),
+    Broken(
+        "forgets what runs",
+        over(answers.ForgetsWhatRuns),
+        "the_turn_is_that_of_a_run_that_runs",
+        "a_run_that_is_answered_has_its_place_again",
+        "a_run_that_runs_has_the_turn_before_a_paused_one",
+    ),
     Broken(
         "gives every scope a turn",
         over(answers.GivesEveryScopeATurn),
         "a_dead_lettered_run_has_the_turn_where_it_blocks",
         "a_scope_without_unfinished_runs_has_no_turn",
         "a_transaction_sees_the_turns_as_it_changed_them",
+        "a_large_number_of_paused_runs_is_one_call",
+        "a_paused_run_that_does_not_block_is_passed_over",
     ),
     Broken("takes scopes for one", over(answers.TakesScopesForOne), "scopes_and_rules_have_turns_of_their_own"),
     Broken(
@@ -450,6 +568,9 @@ BROKEN_WORK = (
         "the_next_due_time_is_that_of_a_lapse",
         "the_next_due_time_is_that_of_a_retry",
         "the_next_due_time_minds_turns",
+        "a_paused_run_is_due_at_the_very_time_until_which_it_waits",
+        "a_paused_run_that_still_has_time_is_not_due",
+        "the_next_due_time_minds_pauses_that_wait_for_no_turn",
     ),
     Broken(
         "waits a moment at least",
@@ -459,6 +580,9 @@ BROKEN_WORK = (
         "a_running_run_is_due_when_its_lease_lapsed",
         "a_running_run_without_a_lease_is_due",
         "runs_of_an_active_stored_rule_are_due",
+        "a_paused_run_is_due_at_the_very_time_until_which_it_waits",
+        "a_paused_run_whose_time_is_over_is_due",
+        "paused_runs_of_stored_rules_are_due_while_these_are_enabled",
     ),
     Broken(
         "takes an end of zero for none",
@@ -497,6 +621,7 @@ BROKEN_WORK = (
         "ids_of_any_length_come_back",
         "the_head_is_the_last_envelope",
         "what_append_returns_is_what_is_read",
+        "an_append_alone_is_what_a_transaction_appends",
     ),
     Broken(
         "forgets steps",
@@ -562,6 +687,7 @@ BROKEN_WORK = (
         answers.with_stored(answers.active),
         "archived_and_disabled_stored_rules_have_nothing_to_do",
         "runs_of_an_archived_stored_rule_wait",
+        "paused_runs_of_stored_rules_are_due_while_these_are_enabled",
     ),
     Broken(
         "looks at disabled rules",
@@ -569,5 +695,6 @@ BROKEN_WORK = (
         "a_stored_rule_says_how_its_runs_are_ordered",
         "archived_and_disabled_stored_rules_have_nothing_to_do",
         "runs_of_an_active_stored_rule_are_due",
+        "paused_runs_of_stored_rules_are_due_while_these_are_enabled",
     ),
 )

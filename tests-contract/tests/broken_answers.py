@@ -195,6 +195,14 @@ class IsDoneOneEarly(DictionaryStorage):
         return super().is_behind(replace(tables, progress=moved), watch)
 
 
+class IsNeverDoneWithWhatWasStored(DictionaryStorage):
+    """Takes a watched rule for a stored one wherever one of its name was ever stored."""
+
+    @override
+    def is_behind(self, tables: Tables, watch: Watch) -> bool:
+        return super().is_behind(tables, watch) or not watch.definitions.keys().isdisjoint(tables.stored)
+
+
 def with_stored(change: Callable[[StoredRule], StoredRule]) -> type[DictionaryStorage]:
     """A storage that takes stored rules for other than they are when it looks for work."""
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import override
+from typing import Any, override
 from unicodedata import normalize
 
 from reflexr.core import DeadLetter, Needs, RuleProgress, Run, ScopeState, StoredRule
@@ -183,16 +183,16 @@ class LetsEveryDeadLetterBlock(DictionaryTransaction):
 
 class ForgetsTheOrder(DictionaryStorage):
     @override
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
+    async def due_runs(self, policy: RunPolicy, **asked: Any) -> list[DueRun]:
         return await super().due_runs(
-            replace(policy, unordered=policy.unordered | policy.ordered, ordered=frozenset()), limit=limit
+            replace(policy, unordered=policy.unordered | policy.ordered, ordered=frozenset()), **asked
         )
 
 
 class LetsNothingBlock(DictionaryStorage):
     @override
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
-        return await super().due_runs(replace(policy, blocking=frozenset()), limit=limit)
+    async def due_runs(self, policy: RunPolicy, **asked: Any) -> list[DueRun]:
+        return await super().due_runs(replace(policy, blocking=frozenset()), **asked)
 
 
 class RetriesEarly(DictionaryStorage):
@@ -226,10 +226,10 @@ class LeavesLostRunsAlone(DictionaryStorage):
 
 class LimitsBeforeItLooksWhoseTurnItIs(DictionaryStorage):
     @override
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
+    async def due_runs(self, policy: RunPolicy, **asked: Any) -> list[DueRun]:
         everything = replace(policy, unordered=policy.unordered | policy.ordered, ordered=frozenset())
-        first = await super().due_runs(everything, limit=limit)
-        return [due for due in await super().due_runs(policy, limit=limit) if due in first]
+        first = await super().due_runs(everything, **asked)
+        return [due for due in await super().due_runs(policy, **asked) if due in first]
 
 
 class WaitsForRunsWhoseTurnItIsNot(DictionaryStorage):
@@ -240,8 +240,93 @@ class WaitsForRunsWhoseTurnItIsNot(DictionaryStorage):
 
 class NamesTheNewestFirst(DictionaryStorage):
     @override
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
-        return (await super().due_runs(policy, limit=1_000))[::-1][:limit]
+    def longest_first(self, waiting: list[tuple[datetime, DueRun]]) -> list[tuple[datetime, DueRun]]:
+        return super().longest_first(waiting)[::-1]
+
+
+class WaitsInTheWay(DictionaryStorage):
+    """Takes as many workspaces as there is room for before it looks at the time."""
+
+    @override
+    async def due_runs(self, policy: RunPolicy, *, limit: int, **asked: Any) -> list[DueRun]:
+        found = await super().due_runs(policy, limit=1_000, **asked)
+        later = {due.workspace for starts, due in self.waiting(policy) if starts > self.clock()}
+        places = self.in_order({due.workspace for due in found} | later, asked.get("after"))[: max(limit, 0)]
+        return [due for due in await super().due_runs(policy, limit=limit, **asked) if due.workspace in places]
+
+
+class LetsTheLongestLineGoFirst(DictionaryStorage):
+    @override
+    async def due_runs(self, policy: RunPolicy, *, limit: int, **asked: Any) -> list[DueRun]:
+        found = await super().due_runs(policy, limit=1_000, **asked)
+        order = [due for _, due in self.longest_first(self.waiting(policy))]
+        return sorted(found, key=order.index)[:limit]
+
+
+class LetsEachTakeAllItsTurnsAtOnce(DictionaryStorage):
+    @override
+    async def due_runs(self, policy: RunPolicy, *, after: WorkspaceRef | None = None, **asked: Any) -> list[DueRun]:
+        found = await super().due_runs(policy, after=after, **asked)
+        order = self.in_order({due.workspace for due in found}, after)
+        return sorted(found, key=lambda due: order.index(due.workspace))
+
+
+class GivesEachWhatThereIsRoomFor(DictionaryStorage):
+    @override
+    async def due_runs(self, policy: RunPolicy, *, each: int | None = None, **asked: Any) -> list[DueRun]:
+        return await super().due_runs(policy, **asked)
+
+
+class BeginsAgainAndAgain(DictionaryStorage):
+    @override
+    async def due_runs(self, policy: RunPolicy, *, after: WorkspaceRef | None = None, **asked: Any) -> list[DueRun]:
+        return await super().due_runs(policy, **asked)
+
+
+class LeavesOutRunsLast(DictionaryStorage):
+    @override
+    async def due_runs(self, policy: RunPolicy, *, but_runs: Collection[LeaseKey] = (), **asked: Any) -> list[DueRun]:
+        found = await super().due_runs(policy, **asked)
+        return [due for due in found if LeaseKey(due.workspace, run_lease(due.run_id)) not in but_runs]
+
+
+class LeavesOutWorkspacesLast(DictionaryStorage):
+    @override
+    async def due_runs(
+        self, policy: RunPolicy, *, but_workspaces: Collection[WorkspaceRef] = (), **asked: Any
+    ) -> list[DueRun]:
+        return [due for due in await super().due_runs(policy, **asked) if due.workspace not in but_workspaces]
+
+
+class WithholdsLast(DictionaryStorage):
+    @override
+    async def due_runs(self, policy: RunPolicy, **asked: Any) -> list[DueRun]:
+        found = await super().due_runs(replace(policy, withheld=frozenset()), **asked)
+        return [due for due in found if due.rule not in policy.withheld]
+
+
+class WithholdsNoStoredRule(DictionaryStorage):
+    @override
+    def admits(
+        self, policy: RunPolicy, tables: Tables, run: Run, free: dict[RunScope, str], blocked: dict[RunScope, str]
+    ) -> bool:
+        code = policy.withheld & (policy.unordered | policy.ordered)
+        return super().admits(replace(policy, withheld=code), tables, run, free, blocked)
+
+
+class WaitsForWhatIsWithheld(DictionaryStorage):
+    @override
+    async def next_due(self, policy: RunPolicy) -> timedelta | None:
+        return await super().next_due(replace(policy, withheld=frozenset()))
+
+
+class StumblesOverNul(DictionaryStorage):
+    @override
+    async def due_runs(self, policy: RunPolicy, **asked: Any) -> list[DueRun]:
+        found = await super().due_runs(policy, **asked)
+        if any("\\u0000" in self.tables(due.workspace).runs[due.run_id] for due in found):
+            raise ValueError("\\u0000 cannot be converted to text")
+        return found
 
 
 class RunsDisabledRules(DictionaryStorage):

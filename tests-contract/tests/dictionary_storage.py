@@ -1,4 +1,7 @@
-"""A storage over dictionaries, as somebody outside this repository might write it: simple, slow and complete."""
+"""A storage over dictionaries that fills both ports by itself, in parts small enough to be broken one at a time.
+
+It is what the broken storages derive from. How somebody outside this repository writes one is in `outside_storage`.
+"""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -6,6 +9,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Seque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any, override
 
 from pydantic import BaseModel, TypeAdapter
@@ -96,7 +100,8 @@ class Tables:
         firsts: dict[RunScope, tuple[bool, tuple[int, int], str]] = {}
         for run in read_all(Run, self.runs.values()):
             blocks = run.status == "dead_lettered" and (blocking is None or run.rule in blocking)
-            if run.status in UNFINISHED or blocks:
+            waits_aside = run.waiting is not None and not run.waiting.blocks
+            if (run.status in UNFINISHED and not waits_aside) or blocks:
                 scope, place = RunScope(run.rule, run.scope_key), (run.status != "running", run.position, run.id)
                 firsts[scope] = min(firsts.get(scope, place), place)
         return {scope: run_id for scope, (_, _, run_id) in firsts.items()}
@@ -300,6 +305,20 @@ class DictionaryStorage(Storage):
             finally:
                 transaction.close()
 
+    @override
+    async def append(self, workspace: WorkspaceRef, drafts: Sequence[Draft]) -> list[Envelope]:
+        async with self.database.locks[workspace]:
+            return await self.append_alone(workspace, self.tables(workspace), drafts)
+
+    async def append_alone(self, workspace: WorkspaceRef, tables: Tables, drafts: Sequence[Draft]) -> list[Envelope]:
+        """Appends to what the tables held, whatever a transaction would do."""
+        tables = tables.copy()
+        appended = await DictionaryTransaction(workspace, tables, self.clock()).append(drafts)
+        if appended:
+            self.database.tables[workspace] = tables
+            self.wakeups.announce([workspace])
+        return appended
+
     def begin(self, workspace: WorkspaceRef, tables: Tables) -> DictionaryTransaction:
         return DictionaryTransaction(workspace, tables, self.clock())
 
@@ -421,9 +440,29 @@ class DictionaryStorage(Storage):
         return False
 
     @override
-    async def due_runs(self, policy: RunPolicy, *, limit: int) -> list[DueRun]:
-        waiting = sorted(self.waiting(policy), key=lambda one: one[0])
-        return [due for starts, due in waiting if starts <= self.clock()][:limit]
+    async def due_runs(
+        self,
+        policy: RunPolicy,
+        *,
+        limit: int,
+        each: int | None = None,
+        after: WorkspaceRef | None = None,
+        but_runs: Collection[LeaseKey] = (),
+        but_workspaces: Collection[WorkspaceRef] = (),
+    ) -> list[DueRun]:
+        lines: dict[WorkspaceRef, list[DueRun]] = {}
+        for starts, due in self.longest_first(self.waiting(policy)):
+            left_out = due.workspace in but_workspaces or LeaseKey(due.workspace, run_lease(due.run_id)) in but_runs
+            if starts <= self.clock() and not left_out:
+                lines.setdefault(due.workspace, []).append(due)
+        turns = zip_longest(*(lines[place][:each] for place in self.in_order(lines, after)))
+        return [due for turn in turns for due in turn if due is not None][:limit]
+
+    def longest_first(self, waiting: list[tuple[datetime, DueRun]]) -> list[tuple[datetime, DueRun]]:
+        return sorted(waiting, key=lambda one: one[0])
+
+    def in_order(self, places: Iterable[WorkspaceRef], after: WorkspaceRef | None) -> list[WorkspaceRef]:
+        return sorted(places, key=lambda place: (after is not None and place <= after, place))
 
     @override
     async def next_due(self, policy: RunPolicy) -> timedelta | None:
@@ -442,21 +481,25 @@ class DictionaryStorage(Storage):
     def starts(self, tables: Tables, run: Run) -> datetime | None:
         if run.status == "running":
             return tables.leases.get(run_lease(run.id), ("", run.fired_at))[1]
+        if run.waiting is not None:
+            return run.waiting.until
         return {"pending": run.fired_at, "retrying": run.next_attempt_at}.get(run.status)
 
     def admits(
         self, policy: RunPolicy, tables: Tables, run: Run, free: dict[RunScope, str], blocked: dict[RunScope, str]
     ) -> bool:
         scope = RunScope(run.rule, run.scope_key)
+        if run.rule in policy.withheld:
+            return False
         if run.rule in policy.unordered:
             return True
         if run.rule in policy.ordered:
-            return (blocked if run.rule in policy.blocking else free).get(scope) == run.id
+            return run.status == "paused" or (blocked if run.rule in policy.blocking else free).get(scope) == run.id
         stored = tables.stored_rules(None).get(run.rule)
         if stored is None or not is_watched(stored, policy.stored):
             return False
         turns = blocked if stored.rule.on_dead_letter == "block" else free
-        return stored.rule.ordering == "none" or turns.get(scope) == run.id
+        return run.status == "paused" or stored.rule.ordering == "none" or turns.get(scope) == run.id
 
     @override
     async def due_schedules(self, deadlines: Mapping[str, Deadline], *, limit: int) -> list[DueSchedule]:

@@ -11,12 +11,15 @@ from hypothesis import Phase, settings
 from reflexr.contracts import Feature, StorageContract
 from reflexr.workspace import Clock, ManualClock, Storage
 
-from .breakages import BROKEN_LOGS, Broken
+from .breakages import BROKEN_LOGS
 from .breakages_of_work import BROKEN_WORK
+from .broken import Broken
+from .broken_appends import BROKEN_APPENDS
+from .broken_pauses import BROKEN_PAUSES
 from .dictionary_storage import Database, DictionaryStorage
 from .timeless import TimelessLoop
 
-BROKEN = (*BROKEN_LOGS, *BROKEN_WORK)
+BROKEN = (*BROKEN_LOGS, *BROKEN_APPENDS, *BROKEN_WORK, *BROKEN_PAUSES)
 MODEL = "test_a_storage_answers_as_a_model_does"
 
 
@@ -47,16 +50,24 @@ class Contract(StorageContract):
     @override
     def hypothesis(self) -> settings:
         # A fault that was found is enough: nobody reads the shortest way to it.
-        return settings(super().hypothesis(), phases=[Phase.generate], max_examples=60, derandomize=True)
+        return settings(super().hypothesis(), phases=[Phase.generate], max_examples=100, derandomize=True)
+
+
+class Thorough(Contract):
+    """Compares with the model until a fault is found, or for long enough that none was to be found."""
+
+    @override
+    def hypothesis(self) -> settings:
+        return settings(super().hypothesis(), max_examples=1_000)
 
 
 def guarantees() -> list[str]:
     return [name for name in dir(Contract) if name.startswith("test_")]
 
 
-def fails(broken: Broken, guarantee: str) -> bool:
+def fails(broken: Broken, guarantee: str, contract: type[Contract] = Contract) -> bool:
     try:
-        getattr(Contract(broken), guarantee)()
+        getattr(contract(broken), guarantee)()
     except BaseException as error:
         # What pytest raises to fail a test is no Exception.
         return not isinstance(error, KeyboardInterrupt)
@@ -89,6 +100,7 @@ def test_a_storage_that_breaks_nothing_fails_nothing() -> None:
 @pytest.mark.parametrize(
     "what",
     [
+        "ends no pause",
         "finds committed runs",
         "gives back for others",
         "looks at no new rule",
@@ -100,4 +112,4 @@ def test_a_storage_that_breaks_nothing_fails_nothing() -> None:
 )
 def test_the_model_notices_what_it_can_know(what: str) -> None:
     (broken,) = (one for one in BROKEN if one.what == what)
-    assert fails(broken, MODEL)
+    assert fails(broken, MODEL, Thorough)

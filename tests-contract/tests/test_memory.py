@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import ClassVar, override
 
-from reflexr.contracts import CommandResultsContract, Feature, StorageContract, WakeupsContract
+from reflexr.contracts import CommandResultsContract, Feature, ReactorContract, StorageContract, WakeupsContract
 from reflexr.workspace import (
     CommandResults,
     InMemoryCommandResults,
@@ -30,6 +30,16 @@ class TestInMemoryStorageByTheSystemsClock(StorageContract):
     @asynccontextmanager
     async def storage(self, clock: ManualClock) -> AsyncGenerator[Storage]:
         yield InMemoryStorage()
+
+
+class TestReactorOverMemory(ReactorContract):
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.MOVABLE_CLOCK, Feature.PARALLEL_WORKSPACES})
+    crowd: ClassVar[int] = 1_000
+
+    @override
+    @asynccontextmanager
+    async def storage(self, clock: ManualClock) -> AsyncGenerator[Storage]:
+        yield InMemoryStorage(clock=clock)
 
 
 class TestInMemoryCommandResults(CommandResultsContract):

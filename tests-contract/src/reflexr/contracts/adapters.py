@@ -28,3 +28,12 @@ class Feature(StrEnum):
 
     SHARED_WAKEUPS = "shared_wakeups"
     """What one of them announces wakes the listeners of the other, before they look by themselves."""
+
+    READS = "reads"
+    """A surface reads workspaces: their events, rules, runs, dead letters and schedules."""
+
+    TENANT_READS = "tenant_reads"
+    """A surface reads what spans a tenant: the code rules, and the schedules that tick in it."""
+
+    STREAM = "stream"
+    """A surface streams logs, in frames, and takes commands in between."""

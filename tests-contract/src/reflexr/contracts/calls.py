@@ -3,22 +3,25 @@
 Each is a value, so that Hypothesis can show it and shrink it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, Protocol, override
 
 from reflexr.contracts import samples
 from reflexr.contracts.model import REFUSED, Entry, ModelWorkspace
 from reflexr.contracts.samples import ALPHA, BETA, START, run_scope
-from reflexr.core import Envelope, RuleProgress, Run, StoredRule
+from reflexr.core import Draft, Envelope, RuleProgress, Run, StoredRule
 from reflexr.workspace import (
     DuplicateEventIdError,
     RunQuery,
     RunScope,
     StateChanges,
+    Storage,
     StoredRuleConflictError,
     Transaction,
+    WorkspaceRef,
     run_lease,
 )
 
@@ -55,31 +58,45 @@ class Append(Call):
 
     @override
     async def call(self, transaction: Transaction) -> object:
+        return await self._appended(transaction.append)
+
+    async def call_alone(self, storage: Storage, workspace: WorkspaceRef) -> object:
+        """Appends them as all that a transaction does."""
+        return await self._appended(partial(storage.append, workspace))
+
+    async def _appended(self, append: Callable[[Sequence[Draft]], Awaitable[list[Envelope]]]) -> object:
         try:
-            return entries(await transaction.append([samples.draft(one, self.type) for one in self.ids]))
+            return entries(await append(self._drafts))
         except DuplicateEventIdError:
             return REFUSED
 
     @override
     def imagine(self, model: ModelWorkspace, now: datetime) -> object:
-        return model.append([samples.draft(one, self.type) for one in self.ids])
+        return model.append(self._drafts)
+
+    @property
+    def _drafts(self) -> list[Draft]:
+        return [samples.draft(one, self.type) for one in self.ids]
 
 
 @dataclass(frozen=True)
 class SaveProgress(Call):
-    """Saves a rule's progress, and reads all of it."""
+    """Saves a rule's progress, and reads all of it. No rule has come further than the log."""
 
     progress: RuleProgress
 
     @override
     async def call(self, transaction: Transaction) -> object:
-        await transaction.save_progress([self.progress])
+        await transaction.save_progress([self._within(transaction.head.seq)])
         return list((await transaction.progress()).items())
 
     @override
     def imagine(self, model: ModelWorkspace, now: datetime) -> object:
-        model.progress[self.progress.rule] = self.progress
+        model.progress[self.progress.rule] = self._within(len(model.log))
         return list(model.progress.items())
+
+    def _within(self, head: int) -> RuleProgress:
+        return replace(self.progress, cursor=min(self.progress.cursor, head))
 
 
 @dataclass(frozen=True)

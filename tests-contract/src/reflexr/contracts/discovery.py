@@ -178,6 +178,19 @@ class DiscoveryContract(StorageGuarantees):
         await _store(trial, 3, is_active=True)
         assert await trial.storage.behind(watch, limit=10) == [WORKSPACE]
 
+    @guarantee()
+    async def test_a_rule_that_was_stored_once_can_be_done(self, trial: StorageTrial) -> None:
+        """A watched rule whose name a stored rule has too is done as any other, and hides none that is behind."""
+        *done, behind = (WorkspaceRef("t", f"w{number}") for number in range(4))
+        for place in (*done, behind):
+            await trial.append(draft("e1"), draft("e2"), workspace=place)
+            await _save(trial, progress(ALPHA, 0 if place == behind else 2), workspace=place)
+            async with trial.transaction(place) as transaction:
+                await transaction.save_stored_rules([stored(rule(ALPHA), 1, is_active=place != done[0])])
+        assert await trial.storage.behind(WATCH, limit=1) == [behind]
+        await _save(trial, progress(ALPHA, 2), workspace=behind)
+        assert await trial.storage.behind(WATCH, limit=1) == []
+
     # --- Schedules
 
     @guarantee()

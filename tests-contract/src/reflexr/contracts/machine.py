@@ -34,11 +34,21 @@ from reflexr.contracts.calls import (
     entries,
     holders,
 )
-from reflexr.contracts.model import Model
+from reflexr.contracts.model import Model, Share
 from reflexr.contracts.samples import ALPHA, BETA, START, scope_key
 from reflexr.contracts.trials import StorageGuarantees, StorageTrial
 from reflexr.core import UNFINISHED, Run, RunStatus, ScopeState
-from reflexr.workspace import Deadline, LeaseKey, LogWindow, RunPolicy, RunQuery, StateChanges, Watch, WorkspaceRef
+from reflexr.workspace import (
+    Deadline,
+    LeaseKey,
+    LogWindow,
+    RunPolicy,
+    RunQuery,
+    StateChanges,
+    Watch,
+    WorkspaceRef,
+    run_lease,
+)
 
 WORKSPACES: Final = (WorkspaceRef("t1", "w"), WorkspaceRef("t2", "w"))
 ALL: Final = 1_000
@@ -100,16 +110,19 @@ _queries = st.builds(
     RunQuery,
     rules=st.none() | st.frozensets(_rules),
     scope_key=st.none() | st.sampled_from((scope_key("x"), scope_key("y"))),
-    statuses=st.none() | st.sampled_from((UNFINISHED, frozenset({"running"}), frozenset({"dead_lettered"}))),
+    statuses=st.none()
+    | st.sampled_from((UNFINISHED, *(frozenset({status}) for status in ("running", "paused", "dead_lettered")))),
     limit=_limits,
 )
 
 
-def _policy(unordered: frozenset[str], ordered: frozenset[str], blocking: frozenset[str], stored: bool) -> RunPolicy:
+def _policy(
+    unordered: frozenset[str], ordered: frozenset[str], blocking: frozenset[str], stored: bool, withheld: frozenset[str]
+) -> RunPolicy:
     ordered -= unordered
     # A rule is either stored or the application's own, so a policy never names it twice.
     namespaces = frozenset({"contract"}) if stored and not unordered | ordered else frozenset[str]()
-    return RunPolicy(unordered, ordered, ordered & blocking, namespaces)
+    return RunPolicy(unordered, ordered, ordered & blocking, namespaces, withheld)
 
 
 def _watch(rules: frozenset[str], definition: str, stored: bool) -> Watch:
@@ -122,7 +135,17 @@ def _state_changes(saved: dict[str, ScopeState], dropped: frozenset[str], expire
 
 
 _rule_sets = st.frozensets(_rules)
-_policies = st.builds(_policy, _rule_sets, _rule_sets, _rule_sets, st.booleans())
+_policies = st.builds(
+    _policy, _rule_sets, _rule_sets, _rule_sets, st.booleans(), st.just(frozenset[str]()) | _rule_sets
+)
+_shares = st.builds(
+    Share,
+    limit=st.integers(0, 4),
+    each=st.none() | st.integers(1, 3),
+    after=st.none() | _workspaces,
+    but_runs=st.frozensets(st.builds(LeaseKey, _workspaces, st.sampled_from(RUNS).map(run_lease)), max_size=3),
+    but_workspaces=st.frozensets(_workspaces, max_size=1),
+)
 _watches = st.builds(_watch, _rule_sets, st.sampled_from(("d1", "d2")), st.booleans())
 _deadlines = st.dictionaries(
     _schedules, st.builds(Deadline, _minutes, st.none() | st.frozensets(_workspaces)), max_size=2
@@ -133,7 +156,7 @@ def _id(run: Run) -> str:
     return run.id
 
 
-def _drawn_run(number: int, status: RunStatus, retry_at: datetime) -> Run:
+def _drawn_run(number: int, status: RunStatus, retry_at: datetime, until: datetime | None, blocks: bool) -> Run:
     # A run's rule, scope and place never change.
     return samples.run(
         RUNS[number],
@@ -142,17 +165,23 @@ def _drawn_run(number: int, status: RunStatus, retry_at: datetime) -> Run:
         scope="xxy"[number % 3],
         seq=number + 1,
         retry_at=retry_at if status == "retrying" else None,
+        until=until,
+        blocks=blocks,
     )
 
 
 _runs = st.builds(
     _drawn_run,
     st.integers(0, len(RUNS) - 1),
-    st.sampled_from(("pending", "running", "retrying", "succeeded", "dead_lettered", "cancelled")),
+    st.sampled_from(("pending", "running", "retrying", "paused", "succeeded", "dead_lettered", "cancelled")),
     _minutes,
+    st.none() | _minutes,
+    st.booleans(),
 )
+_run_changes = st.builds(SaveRuns, st.lists(_runs, min_size=1, max_size=3, unique_by=_id).map(tuple))
+_appends = st.builds(Append, st.lists(st.sampled_from("abcdefgh"), max_size=3).map(tuple), _rules)
 _calls: st.SearchStrategy[Call] = st.one_of(
-    st.builds(Append, st.lists(st.sampled_from("abcdefgh"), max_size=3).map(tuple), _rules),
+    _appends,
     st.builds(
         SaveProgress, st.builds(samples.progress, _rules, st.integers(0, 6), definition=st.sampled_from(("d1", "d2")))
     ),
@@ -167,7 +196,7 @@ _calls: st.SearchStrategy[Call] = st.one_of(
         ),
     ),
     st.builds(ClearStates, _rules),
-    st.builds(SaveRuns, st.lists(_runs, min_size=1, max_size=3, unique_by=_id).map(tuple)),
+    _run_changes,
     st.builds(AddDeadLetter, _rules, st.integers(1, 9)),
     st.builds(SaveStored, _rules, st.integers(1, 3), st.booleans(), st.booleans(), st.booleans(), st.booleans()),
     st.builds(Tick, _schedules, _minutes),
@@ -188,6 +217,7 @@ _QUERIES: Final = (
     RunQuery(),
     RunQuery(limit=2),
     RunQuery(rules=frozenset({ALPHA}), statuses=UNFINISHED),
+    RunQuery(statuses=frozenset({"paused"})),
     RunQuery(statuses=frozenset()),
     RunQuery(scope_key=scope_key("x")),
 )
@@ -196,7 +226,9 @@ _POLICIES: Final = (
     RunPolicy(ordered=frozenset(RULES)),
     RunPolicy(ordered=frozenset(RULES), blocking=frozenset(RULES)),
     RunPolicy(stored=frozenset({"contract"})),
+    RunPolicy(stored=frozenset({"contract"}), withheld=frozenset({ALPHA})),
 )
+_SHARES: Final = (Share(ALL), Share(2), Share(ALL, each=1, after=WORKSPACES[0]))
 _WATCHES: Final = (
     Watch(samples.definitions(ALPHA)),
     Watch(samples.definitions(*RULES)),
@@ -239,6 +271,18 @@ class StorageMachine(RuleBasedStateMachine):
         self._host.run(carry_out)
         if is_kept:
             self._model.workspaces[workspace] = model
+
+    @rule(workspace=_workspaces, changes=_run_changes)
+    def go_on_with_runs(self, workspace: WorkspaceRef, changes: SaveRuns) -> None:
+        """Runs come, and go on."""
+        self.transaction(workspace, [changes], is_kept=True)
+
+    @rule(workspace=_workspaces, append=_appends)
+    def append_alone(self, workspace: WorkspaceRef, append: Append) -> None:
+        """An append is all that happens."""
+        model = self._model[workspace]
+        imagined = append.imagine(model, self._model.now)
+        assert self._host.run(lambda: append.call_alone(self._trial.storage, workspace)) == imagined
 
     @rule(minutes=st.integers(1, 5))
     def pass_time(self, minutes: int) -> None:
@@ -283,6 +327,11 @@ class StorageMachine(RuleBasedStateMachine):
         """Everything that can be asked is asked."""
         self._host.run(lambda: self._look_at_workspaces([window], [query]))
         self._host.run(lambda: self._look_for_work([policy], [watch], [deadlines]))
+
+    @rule(policy=_policies, share=_shares)
+    def look_for_runs(self, policy: RunPolicy, share: Share) -> None:
+        """Some of the runs that may start are asked for."""
+        self._host.run(lambda: self._look_for_runs(policy, [share]))
 
     @override
     def teardown(self) -> None:
@@ -332,7 +381,7 @@ class StorageMachine(RuleBasedStateMachine):
     ) -> None:
         storage = self._trial.storage
         for policy in policies:
-            await self._look_for_runs(policy)
+            await self._look_for_runs(policy, _SHARES)
         for watch in watches:
             behind = self._model.behind(watch)
             _is_some_of(await storage.behind(watch, limit=1), behind, 1)
@@ -342,13 +391,19 @@ class StorageMachine(RuleBasedStateMachine):
             _is_some_of(await storage.due_schedules(deadlines, limit=2), due, 2)
             _is_some_of(await storage.due_schedules(deadlines, limit=ALL), due, ALL)
 
-    async def _look_for_runs(self, policy: RunPolicy) -> None:
+    async def _look_for_runs(self, policy: RunPolicy, shares: Sequence[Share]) -> None:
         storage, now = self._trial.storage, self._model.now
         waiting = self._model.due(policy)
         due = {run for run, starts in waiting.items() if starts <= now}
-        found = await storage.due_runs(policy, limit=ALL)
-        _is_some_of(found, due, ALL)
-        assert await storage.due_runs(policy, limit=2) == found[:2]
+        for share in shares:
+            found = await storage.due_runs(policy, **vars(share))
+            # Of runs that have waited equally long, which come first is the storage's affair.
+            assert set(found) <= {run for run in due if share.admits(run)}, share
+            assert len(found) == len(set(found))
+            assert [run.workspace for run in found] == self._model.turns(due, share), share
+        if policy.withheld and policy.stored:
+            # What is withheld may be waited for all the same.
+            return
         wait, first = await storage.next_due(policy), min(waiting.values(), default=None)
         expected = None if first is None else max(first - now, timedelta())
         # A clock that cannot be moved goes on by itself, so that less is left to wait.

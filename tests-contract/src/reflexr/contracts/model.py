@@ -15,6 +15,7 @@ from reflexr.workspace import (
     Deadline,
     DueRun,
     DueSchedule,
+    LeaseKey,
     LogWindow,
     RunPolicy,
     RunQuery,
@@ -36,6 +37,26 @@ class Entry:
     seq: int
     id: str
     type: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much is asked for of the runs that may start, as `Storage.due_runs` takes it."""
+
+    limit: int
+    each: int | None = None
+    after: WorkspaceRef | None = None
+    but_runs: frozenset[LeaseKey] = frozenset()
+    but_workspaces: frozenset[WorkspaceRef] = frozenset()
+
+    def admits(self, run: DueRun) -> bool:
+        """Whether a run is not left out."""
+        lease = LeaseKey(run.workspace, run_lease(run.run_id))
+        return lease not in self.but_runs and run.workspace not in self.but_workspaces
+
+    def place(self, workspace: WorkspaceRef) -> tuple[bool, WorkspaceRef]:
+        """Returns what workspaces are ordered by."""
+        return self.after is not None and workspace <= self.after, workspace
 
 
 @dataclass(slots=True)
@@ -117,7 +138,7 @@ class ModelWorkspace:
         if running := [run for run in runs if run.status == "running"]:
             return running[0].id
         holding = UNFINISHED | {"dead_lettered"} if blocking else UNFINISHED
-        waiting = [run for run in runs if run.status in holding]
+        waiting = [run for run in runs if run.status in holding and (run.waiting is None or run.waiting.blocks)]
         return min(waiting, key=lambda run: run.position).id if waiting else None
 
     def tick(self, schedule: str, at: datetime) -> None:
@@ -156,7 +177,7 @@ class ModelWorkspace:
                 _, until = self.leases.get(run_lease(run.id), ("", now))
                 return until
             case _:
-                return None
+                return None if run.waiting is None else run.waiting.until
 
 
 class Model:
@@ -188,6 +209,17 @@ class Model:
             if (starts := data.starts(run, self.now)) is not None and _admits(policy, data, run)
         }
 
+    def turns(self, runs: Collection[DueRun], share: Share) -> list[WorkspaceRef]:
+        """Returns the workspaces that have a turn, in order, where these are the runs that may start."""
+        left: dict[WorkspaceRef, int] = {}
+        for run in runs:
+            if share.admits(run):
+                left[run.workspace] = left.get(run.workspace, 0) + 1
+        turns: list[WorkspaceRef] = []
+        for turn in range(max(left.values(), default=0) if share.each is None else share.each):
+            turns += sorted((place for place, number in left.items() if number > turn), key=share.place)
+        return turns[: share.limit]
+
     def behind(self, watch: Watch) -> set[WorkspaceRef]:
         """Returns the workspaces where a rule has something to do."""
         return {workspace for workspace in self.logs() if _is_behind(self[workspace], watch)}
@@ -204,10 +236,12 @@ class Model:
 
 def _admits(policy: RunPolicy, data: ModelWorkspace, run: Run) -> bool:
     scope = RunScope(run.rule, run.scope_key)
+    if run.rule in policy.withheld:
+        return False
     if run.rule in policy.unordered:
         return True
     if run.rule in policy.ordered:
-        return data.turn(scope, blocking=run.rule in policy.blocking) == run.id
+        return run.status == "paused" or data.turn(scope, blocking=run.rule in policy.blocking) == run.id
     stored = data.stored.get(run.rule)
     return (
         stored is not None
@@ -215,7 +249,9 @@ def _admits(policy: RunPolicy, data: ModelWorkspace, run: Run) -> bool:
         and stored.rule.enabled
         and stored.name.partition(":")[0] in policy.stored
         and (
-            stored.rule.ordering == "none" or data.turn(scope, blocking=stored.rule.on_dead_letter == "block") == run.id
+            stored.rule.ordering == "none"
+            or run.status == "paused"
+            or data.turn(scope, blocking=stored.rule.on_dead_letter == "block") == run.id
         )
     )
 

@@ -4,7 +4,7 @@ from reflexr.contracts.contract import guarantee
 from reflexr.contracts.samples import ALPHA, BETA, GAMMA, WORKSPACE, ids, run, run_scope, scope_key
 from reflexr.contracts.trials import StorageGuarantees, StorageTrial
 from reflexr.core import UNFINISHED
-from reflexr.workspace import RunQuery, RunScope
+from reflexr.workspace import RunQuery
 
 
 class RunsContract(StorageGuarantees):
@@ -108,17 +108,17 @@ class RunsContract(StorageGuarantees):
             run("second", status="retrying", seq=20, retry_at=None),
             run("first", status="succeeded", seq=10),
         )
-        assert await _turns(trial, run_scope()) == {run_scope(): "second"}
+        assert await trial.turns(run_scope()) == {run_scope(): "second"}
         await trial.save(run("second", status="cancelled", seq=20))
-        assert await _turns(trial, run_scope()) == {run_scope(): "third"}
+        assert await trial.turns(run_scope()) == {run_scope(): "third"}
         await trial.save(run("third", status="skipped", seq=30))
-        assert await _turns(trial, run_scope()) == {run_scope(): "late"}
+        assert await trial.turns(run_scope()) == {run_scope(): "late"}
 
     @guarantee()
     async def test_the_turn_is_that_of_a_run_that_runs(self, trial: StorageTrial) -> None:
         """While a run of the scope is running it is its turn, also if one that was queued again stands before it."""
         await trial.save(run("again", seq=1), run("runs", status="running", seq=2))
-        assert await _turns(trial, run_scope()) == {run_scope(): "runs"}
+        assert await trial.turns(run_scope()) == {run_scope(): "runs"}
 
     @guarantee()
     async def test_a_dead_lettered_run_has_the_turn_where_it_blocks(self, trial: StorageTrial) -> None:
@@ -127,16 +127,16 @@ class RunsContract(StorageGuarantees):
             run("dead", status="dead_lettered", seq=1), run("next", seq=2), run("b", BETA, "dead_lettered", seq=1)
         )
         scopes = (run_scope(), run_scope(BETA))
-        assert await _turns(trial, *scopes, blocking=(ALPHA,)) == {run_scope(): "dead"}
-        assert await _turns(trial, *scopes) == {run_scope(): "next"}
-        assert await _turns(trial, *scopes, blocking=(BETA,)) == {run_scope(): "next", run_scope(BETA): "b"}
+        assert await trial.turns(*scopes, blocking=(ALPHA,)) == {run_scope(): "dead"}
+        assert await trial.turns(*scopes) == {run_scope(): "next"}
+        assert await trial.turns(*scopes, blocking=(BETA,)) == {run_scope(): "next", run_scope(BETA): "b"}
 
     @guarantee()
     async def test_a_scope_without_unfinished_runs_has_no_turn(self, trial: StorageTrial) -> None:
         """A scope whose runs have all ended, or that has none, is not in the answer."""
         await trial.save(run("r1", status="succeeded"), run("r2", status="cancelled", seq=2))
-        assert await _turns(trial, run_scope(), run_scope(scope="none"), run_scope(BETA)) == {}
-        assert await _turns(trial) == {}
+        assert await trial.turns(run_scope(), run_scope(scope="none"), run_scope(BETA)) == {}
+        assert await trial.turns() == {}
 
     @guarantee()
     async def test_scopes_and_rules_have_turns_of_their_own(self, trial: StorageTrial) -> None:
@@ -145,7 +145,7 @@ class RunsContract(StorageGuarantees):
         await trial.save(*(run(f"r{seq}", scope=name, seq=seq) for seq, name in enumerate(names, start=1)))
         await trial.save(run("b", BETA, scope="a"))
         expected = {run_scope(scope=name): f"r{seq}" for seq, name in enumerate(names, start=1)}
-        assert await _turns(trial, *expected, run_scope(BETA, "a")) == {**expected, run_scope(BETA, "a"): "b"}
+        assert await trial.turns(*expected, run_scope(BETA, "a")) == {**expected, run_scope(BETA, "a"): "b"}
 
     @guarantee()
     async def test_a_transaction_sees_the_turns_as_it_changed_them(self, trial: StorageTrial) -> None:
@@ -157,8 +157,3 @@ class RunsContract(StorageGuarantees):
             assert await transaction.first_runs(scopes) == {scopes[0]: "r2", scopes[1]: "r0"}
             await transaction.save_runs([run("r2", status="cancelled", seq=2)])
             assert await transaction.first_runs(scopes) == {scopes[1]: "r0"}
-
-
-async def _turns(trial: StorageTrial, *scopes: RunScope, blocking: tuple[str, ...] = ()) -> dict[RunScope, str]:
-    async with trial.transaction() as transaction:
-        return await transaction.first_runs(scopes, blocking=blocking)

@@ -22,6 +22,7 @@ from reflexr.core import (
     StoredRule,
     SystemActor,
     UserActor,
+    Waiting,
     canonical,
 )
 from reflexr.workspace import RunScope, WorkspaceRef
@@ -106,9 +107,11 @@ def run(
     fired_at: datetime = START,
     retry_at: datetime | None = None,
     output: JsonValue = None,
+    until: datetime | None = None,
+    blocks: bool = False,
 ) -> Run:
     """Returns a run of a rule in the scope of one value, in a status that it could have come to."""
-    attempted = status in {"running", "retrying", "succeeded", "dead_lettered"}
+    attempted = status in {"running", "retrying", "paused", "succeeded", "dead_lettered"}
     ended = status in {"succeeded", "dead_lettered", "cancelled", "skipped"}
     return Run(
         id=run_id,
@@ -126,6 +129,7 @@ def run(
         next_attempt_at=retry_at,
         error="no luck" if status in {"retrying", "dead_lettered"} else None,
         output=output,
+        waiting=Waiting(request="go on?", since=fired_at, until=until, blocks=blocks) if status == "paused" else None,
         started_at=fired_at if attempted else None,
         finished_at=fired_at if ended else None,
     )
@@ -154,6 +158,7 @@ def rule(
     enabled: bool = True,
     ordering: Literal["scope", "none"] = "scope",
     on_dead_letter: Literal["continue", "block"] = "continue",
+    on_pause: Literal["continue", "block"] = "continue",
     params: Mapping[str, JsonValue] | None = None,
 ) -> Rule:
     """Returns a rule."""
@@ -165,6 +170,7 @@ def rule(
             "enabled": enabled,
             "ordering": ordering,
             "on_dead_letter": on_dead_letter,
+            "on_pause": on_pause,
         }
     )
 

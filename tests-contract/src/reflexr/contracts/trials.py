@@ -1,7 +1,7 @@
 """What a guarantee of a storage is tried on, and the few steps that most of them take."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -9,9 +9,18 @@ from typing import Any, ClassVar, Final, override
 
 from reflexr.contracts.adapters import Feature
 from reflexr.contracts.contract import Contract
-from reflexr.contracts.samples import START, WORKSPACE
-from reflexr.core import Draft, Envelope, Run
-from reflexr.workspace import LogWindow, ManualClock, Storage, Transaction, WorkspaceRef
+from reflexr.contracts.samples import HOUR, START, WORKSPACE, stored
+from reflexr.core import Draft, Envelope, Rule, Run
+from reflexr.workspace import (
+    LogWindow,
+    ManualClock,
+    RunPolicy,
+    RunScope,
+    Storage,
+    Transaction,
+    WorkspaceRef,
+    run_lease,
+)
 
 _TURNS: Final = 20
 
@@ -67,6 +76,26 @@ class StorageTrial:
         """Saves runs in one transaction."""
         async with self.transaction(workspace) as transaction:
             await transaction.save_runs(runs)
+
+    async def claim(self, running: Run, ttl: timedelta = HOUR) -> None:
+        """Saves a run that somebody runs, with its lease, in one transaction."""
+        async with self.transaction() as transaction:
+            await transaction.save_runs([running])
+            await transaction.acquire([run_lease(running.id)], "holder", ttl)
+
+    async def store(self, *rules: Rule, version: int = 1, is_active: bool = True) -> None:
+        """Saves a version of stored rules in one transaction."""
+        async with self.transaction() as transaction:
+            await transaction.save_stored_rules([stored(rule, version, is_active=is_active) for rule in rules])
+
+    async def turns(self, *scopes: RunScope, blocking: Collection[str] = ()) -> dict[RunScope, str]:
+        """Returns whose turn it is in scopes."""
+        async with self.transaction() as transaction:
+            return await transaction.first_runs(scopes, blocking=blocking)
+
+    async def due(self, policy: RunPolicy, limit: int = 100) -> list[str]:
+        """Returns the ids of the runs that are due."""
+        return [due.run_id for due in await self.storage.due_runs(policy, limit=limit)]
 
     async def ids(self, workspace: WorkspaceRef = WORKSPACE, **window: Any) -> list[str]:
         """Returns the ids of a window of the log."""

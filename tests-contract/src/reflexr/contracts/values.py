@@ -56,7 +56,7 @@ _FLOATS: Final[JsonValue] = [0.1, -0.0, 0.0, 1e300, 5e-324, 1.7976931348623157e3
 _WHOLE: Final[JsonValue] = {"integer": 1, "float": 1.0, "true": True, "list": [0, 0.0, False]}
 _EMPTY: Final[JsonValue] = {"object": {}, "list": [], "text": "", "null": None, "lists": [[], [[]], {}], "": "no key"}
 _ORDER: Final[JsonValue] = {"z": 1, "a": 2, "m": {"b": 1, "a": 2, "2": 3, "10": 4, "1": 5}, "B": 3, "": 4}
-_EVERYTHING: Final[JsonValue] = {
+EVERYTHING: Final[JsonValue] = {
     "texts": _TEXTS,
     "control": _CONTROL,
     "integers": _INTEGERS,
@@ -66,6 +66,7 @@ _EVERYTHING: Final[JsonValue] = {
     "order": _ORDER,
     "deep": _nested(DEEP),
 }
+"""A value with whatever is easily lost."""
 
 
 def written(value: object) -> str:
@@ -163,7 +164,7 @@ class ValuesContract(StorageGuarantees):
     async def test_a_run_comes_back_as_it_was_saved(self, trial: StorageTrial) -> None:
         """Every field of a run comes back: its JSON as exactly as a payload, its times to the microsecond."""
         exact = at(1.234567)
-        saved = run("r1", status="running", scope=_WHOLE, output=_EVERYTHING).model_copy(
+        saved = run("r1", status="running", scope=_WHOLE, output=EVERYTHING).model_copy(
             update={
                 "attempt": 3,
                 "requeues": 2,
@@ -175,7 +176,7 @@ class ValuesContract(StorageGuarantees):
                 "finished_at": exact,
                 "error": "caf\u00e9 ' %s\nboom",
                 "reason": "reason \U0001f44d",
-                "checkpoint": _EVERYTHING,
+                "checkpoint": EVERYTHING,
                 "checkpoints": 7,
                 "step": "step \u00e9",
                 "trace_ids": ("a", "b"),
@@ -217,7 +218,7 @@ class ValuesContract(StorageGuarantees):
     @guarantee()
     async def test_a_stored_rule_comes_back_as_it_was_saved(self, trial: StorageTrial) -> None:
         """A stored rule comes back with its params and its provenance as exactly as a payload."""
-        saved = stored(rule(ALPHA, params={"values": _EVERYTHING}), provenance={"values": _EVERYTHING, "b": 1, "a": 2})
+        saved = stored(rule(ALPHA, params={"values": EVERYTHING}), provenance={"values": EVERYTHING, "b": 1, "a": 2})
         async with trial.transaction() as transaction:
             await transaction.save_stored_rules([saved])
         read = await trial.storage.stored_rules(WORKSPACE)

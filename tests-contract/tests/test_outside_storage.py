@@ -4,14 +4,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import ClassVar, override
 
-from reflexr.contracts import Feature, StorageContract
+from reflexr.contracts import Feature, ReactorContract, StorageContract
 from reflexr.workspace import ManualClock, Storage
 
-from .dictionary_storage import Database, DictionaryStorage
+from .outside_storage import Database, DictionaryStorage
 
 
-class TestDictionaryStorage(StorageContract):
+class TestOutsideStorage(StorageContract, ReactorContract):
     features: ClassVar[frozenset[Feature]] = frozenset(Feature)
+    # It looks through all that it holds.
+    crowd: ClassVar[int] = 100
+    quiet: ClassVar[int] = 100
 
     @override
     @asynccontextmanager
