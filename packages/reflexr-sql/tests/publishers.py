@@ -6,8 +6,10 @@ It is a program of its own, and no module of the tests.
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, asynccontextmanager
+from itertools import count
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -18,6 +20,9 @@ from reflexr.workspace import NewEvent, StorageError, Workspace, WorkspaceRef, W
 
 BATCH: Final = 100
 """How many events are published together."""
+
+SMALL: Final = 3
+"""How many by a process that is killed."""
 
 REF: Final = WorkspaceRef("acme", "processes")
 
@@ -44,10 +49,9 @@ def engine_of(url: str) -> AsyncEngine:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[Workspace]:
+async def opened(engine: AsyncEngine, *, listen: bool = True) -> AsyncGenerator[Workspace]:
     """Opens the workspace in which everything happens."""
-    engine = engine_of(url)
-    async with SqlStorage(engine) as storage:
+    async with SqlStorage(engine, listen=listen) as storage:
         yield Workspaces(storage, events=[Counted]).handle(REF, actor=SourceActor(name="process"))
     await engine.dispose()
 
@@ -59,7 +63,7 @@ def batch(name: str, first: int, size: int = BATCH) -> list[NewEvent]:
 
 async def publish(url: str, name: str, number: int) -> None:
     """Publishes so many events, once the test says so."""
-    async with opened(url) as workspace:
+    async with opened(engine_of(url)) as workspace:
         await workspace.head_seq()
         tell("ready")
         sys.stdin.readline()
@@ -70,7 +74,7 @@ async def publish(url: str, name: str, number: int) -> None:
 
 async def subscribe(url: str, number: int) -> None:
     """Follows the log for so many events, and says what it saw of each."""
-    async with opened(url) as workspace, aclosing(workspace.subscribe()) as feed:
+    async with opened(engine_of(url)) as workspace, aclosing(workspace.subscribe()) as feed:
         tell("ready")
         seen: list[str] = []
         async for envelope in feed:
@@ -80,14 +84,21 @@ async def subscribe(url: str, number: int) -> None:
     tell(*seen)
 
 
-async def publish_for_ever(url: str, name: str) -> None:
-    """Publishes small batches, one after another, and says when each is acknowledged."""
-    async with opened(url) as workspace:
-        number = 0
-        while True:
-            await workspace.publish_many(batch(name, number, 3))
-            tell(number)
-            number += 3
+async def publish_small(engine: AsyncEngine, name: str, diary: Path, batches: Iterable[int]) -> None:
+    """Publishes small batches, one after another, and tells after the first which process it is.
+
+    It writes down when each begins and when it is acknowledged: that wakes nobody, so it is killed anywhere rather than
+    where it tells something.
+    """
+    with diary.open("w", buffering=1) as written:
+        # It does nothing but publish: opening a link for wake-ups would take most of its time.
+        async with opened(engine, listen=False) as workspace:
+            for number in batches:
+                written.write("begun\n")
+                await workspace.publish_many(batch(name, SMALL * number, SMALL))
+                written.write("acknowledged\n")
+                if number == 0:
+                    tell(os.getpid())
 
 
 async def publish_through_trouble(url: str, name: str) -> None:
@@ -96,7 +107,7 @@ async def publish_through_trouble(url: str, name: str) -> None:
     It says what became of each: that it is there, or which error of ours there was. Any other error ends it.
     """
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-    async with opened(url) as workspace:
+    async with opened(engine_of(url)) as workspace:
         number = 0
         while not ended.done():
             (event,) = batch(name, number, 1)
@@ -111,19 +122,19 @@ async def publish_through_trouble(url: str, name: str) -> None:
                 number += 1
 
 
-def fork_publishers(url: str) -> None:
-    """Starts a process that publishes for ever for each line, which is its name, and says which process it is.
+def fork_publishers(url: str, folder: Path) -> None:
+    """Starts a process that publishes until it is killed for each line, which is its name, and says when it is gone.
 
-    They are forked off, so that everything is imported, and every statement compiled, once.
+    They are forked off a process that has published once, and has nothing open: everything is imported, and every
+    statement compiled.
     """
-    SqlStorage(engine_of(url))
-    tell("ready")
-    for line in sys.stdin:
+    engine = engine_of(url)
+    asyncio.run(publish_small(engine, "parent", folder / "parent", range(1)))
+    for name in map(str.strip, sys.stdin):
         if (child := os.fork()) == 0:
-            asyncio.run(publish_for_ever(url, line.strip()))
-        tell("started", child)
+            asyncio.run(publish_small(engine, name, folder / name, count()))
         os.waitpid(child, 0)
-        tell("ended", child)
+        tell("ended")
 
 
 def main(work: str, url: str, *more: str) -> None:
@@ -133,8 +144,8 @@ def main(work: str, url: str, *more: str) -> None:
             asyncio.run(publish(url, name, int(number)))
         case "subscribe", (number,):
             asyncio.run(subscribe(url, int(number)))
-        case "fork", ():
-            fork_publishers(url)
+        case "fork", (folder,):
+            fork_publishers(url, Path(folder))
         case _:
             asyncio.run(publish_through_trouble(url, more[0]))
 

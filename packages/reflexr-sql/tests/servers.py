@@ -7,16 +7,18 @@ import warnings
 from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from shutil import copyfile
 from typing import Any, Literal
 
-from sqlalchemy import make_url, text
+from sqlalchemy import URL, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from reflexr.sql import create_schema, create_sqlite_engine
+from reflexr.sql.cancellation import given_back
 from reflexr.sql.tables import METADATA
 
 type Kind = Literal["sqlite", "postgresql"]
@@ -66,7 +68,7 @@ async def engine_of(kind: Kind, **options: Any) -> AsyncGenerator[AsyncEngine]:
             try:
                 yield engine
             finally:
-                await engine.dispose()
+                await _dispose(engine)
         return
     engine = create_async_engine(_prepared(), **options)
     try:
@@ -76,13 +78,26 @@ async def engine_of(kind: Kind, **options: Any) -> AsyncGenerator[AsyncEngine]:
             await driver.execute("; ".join(f"DELETE FROM {table.name}" for table in METADATA.sorted_tables))
         yield engine
     finally:
-        await engine.dispose()
+        await _dispose(engine)
 
 
 def beside(engine: AsyncEngine) -> AsyncEngine:
     """Another engine on the same database, as another process would have it."""
     url = engine.url.render_as_string(hide_password=False)
     return create_async_engine(url) if engine.dialect.name == "postgresql" else create_sqlite_engine(url)
+
+
+async def terminate_others(url: str | URL) -> None:
+    """Hangs up on every connection to a database but the one that says so, as a restart of the server would."""
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+    await engine.dispose()
 
 
 @cache
@@ -111,6 +126,12 @@ async def _create_database(url: str, name: str) -> None:
     async with engine.connect() as connection:
         await connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
         await connection.execute(text(f'CREATE DATABASE "{name}"'))
+    await engine.dispose()
+
+
+async def _dispose(engine: AsyncEngine) -> None:
+    # Most tests close no storage, and some cancel its callers.
+    await given_back(engine, timedelta(seconds=10))
     await engine.dispose()
 
 

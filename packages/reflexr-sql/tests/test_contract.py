@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import ClassVar, override
 
-from reflexr.contracts import CommandResultsContract, Feature, StorageContract, WakeupsContract
+from reflexr.contracts import CommandResultsContract, Feature, ReactorContract, StorageContract, WakeupsContract
 from reflexr.sql import SqlCommandResults, SqlStorage
 from reflexr.workspace import CommandResults, ManualClock, Storage, Wakeups
 
@@ -13,27 +13,32 @@ from .servers import Kind, beside, engine_of
 SHARED = frozenset({Feature.MOVABLE_CLOCK, Feature.SHARED_DATA})
 
 
+@asynccontextmanager
+async def opened(kind: Kind, clock: ManualClock, *, direct: bool) -> AsyncGenerator[Storage]:
+    async with engine_of(kind) as engine, SqlStorage(engine, clock=clock, direct=direct, listen=False) as storage:
+        yield storage
+
+
+@asynccontextmanager
+async def opened_beside(storage: Storage, clock: ManualClock, *, direct: bool) -> AsyncGenerator[Storage]:
+    assert isinstance(storage, SqlStorage)
+    engine = beside(storage.engine)
+    async with SqlStorage(engine, clock=clock, direct=direct, listen=False) as other:
+        yield other
+    await engine.dispose()
+
+
 class SqlStorageContract(StorageContract):
     kind: ClassVar[Kind]
     direct: ClassVar[bool] = True
 
     @override
-    @asynccontextmanager
-    async def storage(self, clock: ManualClock) -> AsyncGenerator[Storage]:
-        async with (
-            engine_of(self.kind) as engine,
-            SqlStorage(engine, clock=clock, direct=self.direct, listen=False) as storage,
-        ):
-            yield storage
+    def storage(self, clock: ManualClock) -> AbstractAsyncContextManager[Storage]:
+        return opened(self.kind, clock, direct=self.direct)
 
     @override
-    @asynccontextmanager
-    async def beside(self, storage: Storage, clock: ManualClock) -> AsyncGenerator[Storage]:
-        assert isinstance(storage, SqlStorage)
-        engine = beside(storage.engine)
-        async with SqlStorage(engine, clock=clock, direct=self.direct, listen=False) as other:
-            yield other
-        await engine.dispose()
+    def beside(self, storage: Storage, clock: ManualClock) -> AbstractAsyncContextManager[Storage]:
+        return opened_beside(storage, clock, direct=self.direct)
 
 
 class TestSqlite(SqlStorageContract):
@@ -57,6 +62,31 @@ class TestSqliteThroughSqlalchemy(TestSqlite):
 class TestPostgresqlThroughSqlalchemy(TestPostgresql):
     direct: ClassVar[bool] = False
     examples: ClassVar[int] = 3
+
+
+class SqlReactorContract(ReactorContract):
+    kind: ClassVar[Kind]
+    # Many more are in `test_reacting`, made by statements of their own.
+    crowd: ClassVar[int] = 60
+    quiet: ClassVar[int] = 200
+
+    @override
+    def storage(self, clock: ManualClock) -> AbstractAsyncContextManager[Storage]:
+        return opened(self.kind, clock, direct=True)
+
+    @override
+    def beside(self, storage: Storage, clock: ManualClock) -> AbstractAsyncContextManager[Storage]:
+        return opened_beside(storage, clock, direct=True)
+
+
+class TestReactorOverSqlite(SqlReactorContract):
+    kind: ClassVar[Kind] = "sqlite"
+    features: ClassVar[frozenset[Feature]] = SHARED
+
+
+class TestReactorOverPostgresql(SqlReactorContract):
+    kind: ClassVar[Kind] = "postgresql"
+    features: ClassVar[frozenset[Feature]] = SHARED | {Feature.PARALLEL_WORKSPACES}
 
 
 class SqlCommandResultsContract(CommandResultsContract):
