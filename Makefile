@@ -4,10 +4,12 @@ UV := sh scripts/uv
 RUN := $(UV) run --locked
 PYTEST := $(RUN) $(if $(COVERAGE),coverage run -m) pytest -n auto --maxprocesses 8
 OLDEST := 3.12
+# Where the tests are that need a program of the system.
+SYSTEM := tests/system packages/reflexr-agent/tests/test_litellm_proxy.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest test-system check format-check lint types layering verify generate coverage \
-	coverage-report wheels build bench docs fmt clean
+	coverage-report wheels build chaos bench docs fmt clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F '|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -26,9 +28,9 @@ test-oldest: ## run the tests on the oldest Python that is supported, when the m
 		echo "Python $(OLDEST) is not on this machine: the tests did NOT run on the oldest Python that is supported."; \
 	fi
 
-test-system: ## run the tests that need a program of the system, such as a browser
-	@$(PYTEST) -n 0 -m system; status=$$?; \
-	if [ $$status -eq 5 ]; then echo "No test needs a program of the system yet."; else exit $$status; fi
+test-system: ## run the tests that need a program of the system, such as a browser, once what is missing is installed
+	$(RUN) python -m scripts.programs
+	REFLEXR_TEST_LITELLM=$(CURDIR)/build/litellm/bin/litellm $(PYTEST) -n 0 -m system $(SYSTEM)
 
 check: format-check lint types verify coverage wheels docs ## everything that must hold: what CI runs
 
@@ -63,6 +65,10 @@ build: ## build the distributions that are published into build/dist
 
 wheels: ## install each wheel alone into an empty environment and run its own tests there
 	$(RUN) python -m scripts.wheels check
+
+chaos: ## kill and pause processes, and the server: make chaos SECONDS=600 SEED=7, or without a seed
+	@REFLEXR_CHAOS_SECONDS=$(or $(SECONDS),60) REFLEXR_CHAOS_SEED=$(SEED) \
+		$(RUN) pytest -q -s -n 0 packages/reflexr-sql/tests/test_chaos.py -k after_a_chaos
 
 bench: ## measure each benchmark beside its raw limit; writes build/bench.json
 	$(RUN) python -m benchmarks $(ARGS)

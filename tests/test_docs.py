@@ -96,3 +96,8 @@ def test_ci_runs_everything_that_make_check_does() -> None:
     assert set(steps) >= set(pieces) - {"coverage"} | {"demo", "test-system", "test-oldest"}
     assert {"test COVERAGE=yes", "coverage-report"} <= set(steps)
     assert re.findall(r"--no-print-directory (.+)", coverage) == ["test COVERAGE=yes", "coverage-report"]
+
+
+def test_the_guide_shows_the_action_of_dbos_that_is_tested() -> None:
+    tested = (ROOT / "packages/reflexr-agent/tests/dbos_actions.py").read_text().split("\n\n", 1)[1]
+    assert tested in (ROOT / "docs/guide/agents.md").read_text()

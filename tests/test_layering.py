@@ -80,6 +80,26 @@ LAYERS = {
         frozenset({"reflexr.core", "reflexr.workspace"}),
         frozenset({"alembic", "pydantic", "pydantic_core", "sqlalchemy"}),
     ),
+    "reflexr.fastapi": Layer(
+        STANDARD_LIBRARY,
+        frozenset({"reflexr.core", "reflexr.workspace"}),
+        frozenset({"fastapi", "opentelemetry.trace", "pydantic", "pydantic_core", "starlette"}),
+    ),
+    "reflexr.agent": Layer(
+        STANDARD_LIBRARY,
+        frozenset({"reflexr.core", "reflexr.telemetry", "reflexr.workspace"}),
+        OPENTELEMETRY_API | {"pydantic", "pydantic_core", "pydantic_ai", "pydantic_graph"},
+    ),
+    "reflexr.litellm": Layer(
+        STANDARD_LIBRARY,
+        frozenset({"reflexr.agent", "reflexr.core", "reflexr.telemetry", "reflexr.workspace"}),
+        OPENTELEMETRY_API | {"pydantic", "pydantic_core", "pydantic_ai", "pydantic_graph"},
+    ),
+    "reflexr.client": Layer(
+        STANDARD_LIBRARY,
+        frozenset({"reflexr.core"}),
+        frozenset({"httpx", "pydantic", "pydantic_core", "websockets"}),
+    ),
     "reflexr.contracts": Layer(
         STANDARD_LIBRARY,
         frozenset({"reflexr.core", "reflexr.workspace"}),
