@@ -8,18 +8,35 @@ import tempfile
 import warnings
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 from sqlalchemy import URL, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from reflexr.sql import create_sqlite_engine, migrate
 
+from .harness import Sides, benchmark
+
 type Kind = Literal["sqlite", "postgresql"]
+
+NAMES: Final[dict[Kind, str]] = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
+
+
+def on_each_database[F: Callable[[Kind], AsyncGenerator[Sides]]](
+    name: str, *, at_least: float | None = None, at_most: float | None = None
+) -> Callable[[F], F]:
+    """Registers the decorated function, which takes the kind, once for each database; `{}` in the name is its name."""
+
+    def register(function: F) -> F:
+        for kind, called in NAMES.items():
+            benchmark(name.format(called), at_least=at_least, at_most=at_most)(partial(function, kind))
+        return function
+
+    return register
 
 
 @asynccontextmanager

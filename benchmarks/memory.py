@@ -76,11 +76,11 @@ async def scopes_seen_once() -> AsyncGenerator[Sides]:
     )
 
 
-async def _do_nothing(reaction: Reaction[None]) -> None:
+async def do_nothing(reaction: Reaction[None]) -> None:
     """Is what rules run that are measured for their deciding."""
 
 
-def _rules(number: int) -> list[Rule]:
+def counting_rules(number: int) -> list[Rule]:
     return [
         Rule(
             name=f"bench:rule-{index}",
@@ -102,7 +102,7 @@ async def _behind(rules: list[Rule], events: int) -> Reactor[None]:
                 for index in range(part, part + BATCH)
             ]
         )
-    return Reactor(workspaces, actions={"nothing": _do_nothing})
+    return Reactor(workspaces, actions={"nothing": do_nothing})
 
 
 @benchmark("memory: a reactor over a log with 20 matching rules, to 1", at_least=0.1)
@@ -112,7 +112,7 @@ async def matching_rules() -> AsyncGenerator[Sides]:
     reactors: dict[int, Reactor[None]] = {}
 
     async def prepare(number: int) -> None:
-        reactors[number] = await _behind(_rules(number), events)
+        reactors[number] = await _behind(counting_rules(number), events)
 
     async def caught_up(number: int) -> None:
         await reactors[number].evaluate()
@@ -128,11 +128,11 @@ async def idle_workspaces() -> AsyncGenerator[Sides]:
     """The time of a pass of each kind that finds nothing to do."""
 
     async def idle(number: int) -> Reactor[None]:
-        workspaces = Workspaces(InMemoryStorage(), events=[ServiceError], rules=_rules(3))
+        workspaces = Workspaces(InMemoryStorage(), events=[ServiceError], rules=counting_rules(3))
         for index in range(number):
             handle = workspaces.handle(WorkspaceRef("bench", f"workspace-{index}"), actor=PUBLISHER)
             await handle.publish(ServiceError(service="auth", severity=8, message="x"))
-        reactor = Reactor(workspaces, actions={"nothing": _do_nothing})
+        reactor = Reactor(workspaces, actions={"nothing": do_nothing})
         await reactor.settle()
         return reactor
 

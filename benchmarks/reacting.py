@@ -45,6 +45,8 @@ async def reaction_of_another_process() -> AsyncGenerator[Sides]:
                 await connection.execute("NOTIFY bench_ping")
                 await answered.wait()
                 times.append(time.perf_counter() - began)
+                # As long as the other side rests, since who has just worked answers sooner than who was idle.
+                await asyncio.sleep(REST)
             return median(times)
 
         async def reaction() -> float:

@@ -13,7 +13,7 @@ from reflexr.workspace import Workspace, WorkspaceRef, Workspaces
 
 from .databases import AsyncpgConnection, connect, database, dsn_of
 from .deciding import ServiceError, log
-from .harness import Sides, benchmark, timed, timed_async
+from .harness import Cost, Sides, benchmark, timed, timed_async
 
 MANY = 100
 REF = WorkspaceRef("bench", "bench")
@@ -139,20 +139,12 @@ async def single_events_on_postgresql() -> AsyncGenerator[Sides]:
     number = 500
     async with _beside_asyncpg() as (workspace, raw):
         (event,) = events(1)
-        rows: list[RawRow] = []
-
-        async def prepare() -> None:
-            rows[:] = raw_rows(number)
-
-        async def by_hand() -> None:
-            for row in rows:
-                await raw.publish([row])
 
         async def publish() -> None:
             for _ in range(number):
                 await workspace.publish(event)
 
-        yield Sides(ours=timed_async(publish, units=number), raw=timed_async(by_hand, units=number, before=prepare))
+        yield Sides(ours=timed_async(publish, units=number), raw=_one_by_one(raw, number))
 
 
 @benchmark("64 publishes at once to one workspace, PostgreSQL, to raw transactions one after another", at_least=5)
@@ -161,14 +153,6 @@ async def publishes_at_once() -> AsyncGenerator[Sides]:
     publishers, each, number = 64, 20, 300
     async with _beside_asyncpg() as (workspace, raw):
         (event,) = events(1)
-        rows: list[RawRow] = []
-
-        async def prepare() -> None:
-            rows[:] = raw_rows(number)
-
-        async def by_hand() -> None:
-            for row in rows:
-                await raw.publish([row])
 
         async def publisher() -> None:
             for _ in range(each):
@@ -179,9 +163,7 @@ async def publishes_at_once() -> AsyncGenerator[Sides]:
                 for _ in range(publishers):
                     tasks.create_task(publisher())
 
-        yield Sides(
-            ours=timed_async(publish, units=publishers * each), raw=timed_async(by_hand, units=number, before=prepare)
-        )
+        yield Sides(ours=timed_async(publish, units=publishers * each), raw=_one_by_one(raw, number))
 
 
 @benchmark("publish_many of 100, SQLite, to raw sqlite3", at_least=0.3)
@@ -225,6 +207,20 @@ async def _beside_asyncpg() -> AsyncGenerator[tuple[Workspace, RawPostgresql]]:
         raw = RawPostgresql(connection)
         await raw.create()
         yield handle_on(storage), raw
+
+
+def _one_by_one(raw: RawPostgresql, number: int) -> Cost:
+    """Transactions by hand of one event, one after another."""
+    rows: list[RawRow] = []
+
+    async def prepare() -> None:
+        rows[:] = raw_rows(number)
+
+    async def by_hand() -> None:
+        for row in rows:
+            await raw.publish([row])
+
+    return timed_async(by_hand, units=number, before=prepare)
 
 
 @contextmanager
