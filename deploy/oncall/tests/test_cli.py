@@ -14,6 +14,7 @@ import pytest
 
 from oncall.cli import main
 from oncall.rules import RULES
+from oncall.story import Story
 from reflexr.core import Rule
 
 SAMPLE = str(files("oncall") / "samples" / "auth.log")
@@ -221,6 +222,18 @@ def test_who_stops_reading_ends_it_quietly(log: Path) -> None:
     assert (running.returncode, noted) == (0, b"")
 
 
+def check_interrupted(running: "subprocess.Popen[bytes]") -> None:
+    """Interrupts it once it has told something, and checks that it tells the rest of its story."""
+    assert running.stdout is not None
+    assert any(b"logged in as alice" in row for row in running.stdout)
+    running.send_signal(signal.SIGINT)
+    shown, noted = running.communicate()
+    assert running.returncode == 130
+    assert b"published  0 failures, 1 acceptance" in shown
+    assert noted.endswith(b"oncall: interrupted\n")
+    assert b"Traceback" not in noted
+
+
 def test_ctrl_c_ends_a_log_that_is_waited_for_and_tells_what_there_was(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -228,14 +241,32 @@ def test_ctrl_c_ends_a_log_that_is_waited_for_and_tells_what_there_was(tmp_path:
         subprocess.Popen([*COMMAND, str(fifo)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running,
         fifo.open("w") as writing,
     ):
-        assert running.stdout is not None
         # More than a batch, so that it is told, and then nothing more: the reader waits for the rest.
         writing.write(ACCEPTED + OTHER * 1_500)
         writing.flush()
-        assert any(b"logged in as alice" in row for row in running.stdout)
-        running.send_signal(signal.SIGINT)
-        shown, noted = running.communicate()
-    assert running.returncode == 130
-    assert b"published  0 failures, 1 acceptance" in shown
-    assert noted.endswith(b"oncall: interrupted\n")
-    assert b"Traceback" not in noted
+        check_interrupted(running)
+
+
+def test_ctrl_c_ends_a_long_log_where_it_is(log: Path) -> None:
+    log.write_text(ACCEPTED + OTHER * 200_000)
+    with subprocess.Popen([*COMMAND, str(log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        check_interrupted(running)
+
+
+def test_a_second_ctrl_c_ends_everything(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_story: Story, _news: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    log.write_text(ACCEPTED)
+    monkeypatch.setattr(Story, "tell", interrupt)
+    # Whoever runs the tests may have it ignored, as a shell does for what it runs in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main([str(log)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    shown, noted = capsys.readouterr()
+    assert "published" not in shown
+    assert noted.endswith("oncall: interrupted\n")

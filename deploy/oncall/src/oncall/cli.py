@@ -2,11 +2,12 @@
 
 import json
 import os
+import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from asyncio import Runner
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from importlib.resources import as_file, files
 from io import TextIOWrapper
 from pathlib import Path
@@ -18,7 +19,7 @@ from oncall.database import DatabaseUnusableError, default_database
 from oncall.display import Report, Screen
 from oncall.feed import batches
 from oncall.rules import RULES
-from oncall.sources import LogUnreadableError, identified, opened
+from oncall.sources import LogUnreadableError, Source, identified, opened
 from oncall.sshd import visible
 from oncall.story import Story
 from oncall.syslog import YEARS, Syslog
@@ -103,10 +104,10 @@ def _run(options: Namespace) -> None:
     with ExitStack() as stack:
         sample = stack.enter_context(as_file(files("oncall") / "samples" / SAMPLE))
         source = stack.enter_context(opened(str(sample) if options.log is None else options.log))
+        interrupts = stack.enter_context(_ended_by_ctrl_c(source))
         workspace_id, lines = identified(source)
         if options.log is None:
             workspace_id = derived_id("sample", sample.read_text())
-        # Lines are read outside of the loop, where Ctrl-C ends a read that waits.
         runner = stack.enter_context(Runner())
         closing = AsyncExitStack()
         stack.callback(lambda: runner.run(closing.aclose()))
@@ -114,17 +115,17 @@ def _run(options: Namespace) -> None:
         story = Story(application, report)
         report.begin(f"the sample {SAMPLE}" if options.log is None else options.log, RULES)
         runner.run(story.resume())
-        broken: LogUnreadableError | KeyboardInterrupt | None = None
+        broken: LogUnreadableError | None = None
         with report.progress(source) as moved:
             try:
                 for batch in batches(lines, Syslog(written=source.written, year=options.year)):
                     story.tell(runner.run(application.read(batch)))
                     moved()
-            except (LogUnreadableError, KeyboardInterrupt) as error:
+            except LogUnreadableError as error:
                 broken = error
             story.tell(runner.run(application.finish()))
             story.finish()
-        if broken is None:
+        if broken is None and not interrupts:
             runner.run(story.retell())
         runner.run(story.end(RULES))
         seconds = perf_counter() - begun
@@ -134,5 +135,28 @@ def _run(options: Namespace) -> None:
             report.note(f"Kept in {visible(str(database))}: the next time, it continues.")
         if options.log is None:
             report.note("That was a sample. For a log of yours: make demo LOG=/var/log/auth.log")
+        if interrupts:
+            raise KeyboardInterrupt
         if broken:
             raise broken
+
+
+@contextmanager
+def _ended_by_ctrl_c(source: Source) -> Generator[Sequence[int]]:
+    """Has the first Ctrl-C end the log where it is, so that the story is told to its end; a second one ends everything.
+
+    A `KeyboardInterrupt` would be lost where it comes while Python collects garbage, and the log be waited for all the
+    same. Yields the interrupts that there were.
+    """
+    interrupts: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        interrupts.append(number)
+        signal.signal(number, before)
+        source.end()
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -87,6 +87,12 @@ class Source:
         except (OSError, EOFError, zlib.error) as error:
             raise LogUnreadableError(f"{self.name} cannot be read past line {number:,}: {_reason(error)}") from error
 
+    def end(self) -> None:
+        """Has it end where it is, also for whoever waits for more of it. Safe in a signal handler."""
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, self._stream.fileno())
+        os.close(nothing)
+
     def _decompressed(self) -> BufferedReader | GzipFile:
         if self._stream.peek(len(_GZIP)).startswith(_GZIP):
             return GzipFile(fileobj=self._stream, mode="rb")
