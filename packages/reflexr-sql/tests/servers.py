@@ -88,12 +88,15 @@ def beside(engine: AsyncEngine) -> AsyncEngine:
 
 
 async def terminate_others(url: str | URL) -> None:
-    """Hangs up on every connection to a database but the one that says so, as a restart of the server would."""
+    """Hangs up on every connection to a database but the one that says so, as a restart of the server would.
+
+    Returns once they are gone.
+    """
     engine = create_async_engine(url)
     async with engine.connect() as connection:
         await connection.execute(
             text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
         )
