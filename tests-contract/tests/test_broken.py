@@ -54,7 +54,11 @@ class Contract(StorageContract):
 
 
 class Thorough(Contract):
-    """Compares with the model until a fault is found, or for long enough that none was to be found."""
+    """Compares with the model until a fault is found, or for long enough that none was to be found.
+
+    Which sequences are tried depends on the modules that were imported before, whose constants Hypothesis draws from:
+    so 100 of them may miss what is found each time elsewhere.
+    """
 
     @override
     def hypothesis(self) -> settings:
