@@ -4,6 +4,13 @@ UV := sh scripts/uv
 RUN := $(UV) run --locked
 PYTEST := $(RUN) $(if $(COVERAGE),coverage run -m) pytest -n auto --maxprocesses 8
 OLDEST := 3.12
+# Runs something on the oldest Python that is supported where the machine has it, and where not says so and does the other.
+on-oldest = if $(UV) python find --no-python-downloads --no-project $(OLDEST) >/dev/null 2>&1; then \
+		$(UV) run --locked --isolated --python $(OLDEST) $(1); \
+	else \
+		echo "Python $(OLDEST) is not on this machine: $@ did NOT run on the oldest Python that is supported."; \
+		$(2); \
+	fi
 # Where the tests are that need a program of the system.
 SYSTEM := tests/system packages/reflexr-agent/tests/test_litellm_proxy.py
 
@@ -21,12 +28,8 @@ test: ## run the tests
 	$(if $(COVERAGE),@rm -rf build/coverage)
 	$(PYTEST) -m "not system"
 
-test-oldest: ## run the tests on the oldest Python that is supported, when the machine has it
-	@if $(UV) python find --no-python-downloads --no-project $(OLDEST) >/dev/null 2>&1; then \
-		$(UV) run --locked --isolated --python $(OLDEST) pytest -n auto --maxprocesses 8 -m "not system"; \
-	else \
-		echo "Python $(OLDEST) is not on this machine: the tests did NOT run on the oldest Python that is supported."; \
-	fi
+test-oldest: ## run the tests, or some: make test-oldest TESTS=path, on the oldest Python that is supported
+	@$(call on-oldest,pytest -n auto --maxprocesses 8 -m "not system" $(TESTS),true)
 
 test-system: ## run the tests that need a program of the system, such as a browser, once what is missing is installed
 	$(RUN) python -m scripts.programs
@@ -63,8 +66,8 @@ coverage-report:
 build: ## build the distributions that are published into build/dist
 	$(RUN) python -m scripts.wheels build
 
-wheels: ## install each wheel alone into an empty environment and run its own tests there
-	$(RUN) python -m scripts.wheels check
+wheels: ## install each wheel alone into an empty environment of the oldest Python and run its own tests there
+	@$(call on-oldest,python -m scripts.wheels check,$(RUN) python -m scripts.wheels check)
 
 chaos: ## kill and pause processes, and the server: make chaos SECONDS=600 SEED=7, or without a seed
 	@REFLEXR_CHAOS_SECONDS=$(or $(SECONDS),60) REFLEXR_CHAOS_SEED=$(SEED) \
