@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from reflexr.client.descriptions import RuleDescription, RuleStatus, ScheduleDescription, ScheduleStatus
+from reflexr.client.descriptions import ScheduleDescription
 from reflexr.client.errors import ClientError, Unauthorized, UnexpectedAnswer
 from reflexr.core import (
     CommandRejected,
@@ -16,7 +16,10 @@ from reflexr.core import (
     Rejected,
     Rejection,
     Rule,
+    RuleDescription,
+    RuleStatus,
     Run,
+    ScheduleStatus,
     problems,
     rejected,
 )

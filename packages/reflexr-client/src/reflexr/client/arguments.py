@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -14,10 +14,12 @@ from reflexr.core import (
     Command,
     CommandFrame,
     Event,
+    EventLike,
     EventType,
     Feedback,
     GiveFeedback,
     Id,
+    NewEvent,
     NotFound,
     NotJsonError,
     Publish,
@@ -31,27 +33,11 @@ _NAMELESS: Final = re.compile("[\0\ud800-\udfff]")
 _EVENT_TYPES: Final[TypeAdapter[list[str]]] = TypeAdapter(list[EventType])
 _ID: Final[TypeAdapter[str]] = TypeAdapter(Id)
 
-type EventLike = Event | Mapping[str, Any]
-"""An event, or its JSON object with its `type`."""
-
 type EventTypes = Collection[str | type[Event]]
 """Event types, by qualified name or as classes."""
 
 type Parameters = Mapping[str, str | int | Sequence[str] | None]
 """What follows the `?` of a URL: `None` is left out, and a list is the same name again and again."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewEvent:
-    """One of the events to publish together.
-
-    Attributes:
-        event: The event.
-        id: The event's id; by default a new one.
-    """
-
-    event: EventLike
-    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

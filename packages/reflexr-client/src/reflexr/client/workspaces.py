@@ -10,9 +10,8 @@ from typing import Any, Literal, overload
 from pydantic import JsonValue, TypeAdapter
 
 from reflexr.client import answers, arguments
-from reflexr.client.arguments import EventLike, EventTypes, NewEvent
+from reflexr.client.arguments import EventTypes
 from reflexr.client.cursors import StreamCursor
-from reflexr.client.descriptions import RuleDescription, RuleStatus, ScheduleStatus
 from reflexr.client.requests import Requests
 from reflexr.client.streams import Streams
 from reflexr.core import (
@@ -22,9 +21,11 @@ from reflexr.core import (
     DeadLetter,
     Delta,
     Envelope,
+    EventLike,
     EventRegistry,
     Feedback,
     InstallRule,
+    NewEvent,
     Outcome,
     Published,
     Recorded,
@@ -33,12 +34,15 @@ from reflexr.core import (
     ResumeRun,
     RetryRun,
     Rule,
+    RuleDescription,
     RuleProgress,
     RuleReplayed,
+    RuleStatus,
     RuleVersion,
     Run,
     RunChanged,
     RunStatus,
+    ScheduleStatus,
     SkipRun,
     Target,
     UpdateRule,

@@ -35,6 +35,7 @@ from reflexr.core.compiled import Predicates
 from reflexr.core.conditions import Absence, Condition, Count, Dedupe, Each, Pattern, Sequence, Throttle
 from reflexr.core.decisions import DeadLetter, Firing, firing_id
 from reflexr.core.deltas import MAX_DELTA, Delta, DeltaKind
+from reflexr.core.descriptions import RuleDescription, RuleStatus, ScheduleStatus
 from reflexr.core.durations import Duration, Window
 from reflexr.core.envelopes import MAX_SEQ, Causation, Draft, Envelope, Seq, UtcDatetime
 from reflexr.core.errors import (
@@ -46,7 +47,16 @@ from reflexr.core.errors import (
     RuleError,
 )
 from reflexr.core.evaluation import DEFAULT_MAX_DEPTH, Batch, Evaluation, Needs, RuleSet, begin, evaluate, needs
-from reflexr.core.events import DEFAULT_REGISTRY, Event, EventRegistry, EventType, UnknownEvent, problems
+from reflexr.core.events import (
+    DEFAULT_REGISTRY,
+    Event,
+    EventLike,
+    EventRegistry,
+    EventType,
+    NewEvent,
+    UnknownEvent,
+    problems,
+)
 from reflexr.core.facts import (
     Fact,
     FeedbackGiven,
@@ -162,6 +172,8 @@ __all__ = [
     "DEFAULT_REGISTRY",
     "EventType",
     "UnknownEvent",
+    "EventLike",
+    "NewEvent",
     "Envelope",
     "Draft",
     "Causation",
@@ -343,6 +355,10 @@ __all__ = [
     "Resumption",
     "rule_schema",
     "frames_schema",
+    # Descriptions
+    "RuleStatus",
+    "RuleDescription",
+    "ScheduleStatus",
     # Rejections
     "Rejected",
     "NotFound",

@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast, override
@@ -435,3 +436,20 @@ class UnknownEvent(Event, extra="allow", abstract=True):
         payload = {"type": self.type, **(self.model_extra or {})}
         check_json(payload, self.type)
         return payload
+
+
+type EventLike = Event | Mapping[str, Any]
+"""An event, or its JSON object with its `type`, such as a client sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """One of the events to publish together.
+
+    Attributes:
+        event: The event.
+        id: The event's id; by default a new one.
+    """
+
+    event: EventLike
+    id: str | None = None

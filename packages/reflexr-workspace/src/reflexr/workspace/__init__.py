@@ -1,5 +1,6 @@
 """Workspaces and the reactor: logs that rules watch, and runs that are durable, over a storage of your choice."""
 
+from reflexr.core import EventLike, NewEvent, RuleDescription, RuleStatus, ScheduleStatus
 from reflexr.workspace.actions import Action, ActionFunction, FunctionAction, Output, with_params
 from reflexr.workspace.clocks import Clock, ManualClock, system_clock
 from reflexr.workspace.commands import CommandFailed, CommandKey, CommandResults, InMemoryCommandResults
@@ -18,14 +19,13 @@ from reflexr.workspace.live_output import DeltaListener, InProcessLiveOutput, Li
 from reflexr.workspace.memory import InMemoryStorage, Sizes
 from reflexr.workspace.pauses import Pause, ResumeAction
 from reflexr.workspace.permissions import Access, Authorize
-from reflexr.workspace.publishing import EventLike, NewEvent, Publication
+from reflexr.workspace.publishing import Publication
 from reflexr.workspace.reactions import Reaction
 from reflexr.workspace.reactor import Reactor
 from reflexr.workspace.refs import EVALUATION_LEASE, LeaseKey, WorkspaceRef, run_lease, schedule_lease
 from reflexr.workspace.run_contexts import RunContext, no_run_context
 from reflexr.workspace.schedules import Schedule
 from reflexr.workspace.snapshots import Lease, Snapshot
-from reflexr.workspace.statuses import RuleDescription, RuleStatus, ScheduleStatus
 from reflexr.workspace.storage import (
     Deadline,
     DueRun,

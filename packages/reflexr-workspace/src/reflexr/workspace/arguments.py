@@ -10,9 +10,11 @@ from reflexr.core import (
     MAX_SEQ,
     TRANSITIONS,
     Event,
+    EventLike,
     EventRegistry,
     EventType,
     Feedback,
+    NewEvent,
     NotJsonError,
     RunStatus,
     Target,
@@ -21,7 +23,7 @@ from reflexr.core import (
     problems,
 )
 from reflexr.workspace.lists import is_list
-from reflexr.workspace.publishing import EventLike, NewEvent, checked_id
+from reflexr.workspace.publishing import checked_id
 from reflexr.workspace.storage import LogWindow, RunQuery
 
 _EVENT_TYPE: Final[TypeAdapter[str]] = TypeAdapter(EventType)

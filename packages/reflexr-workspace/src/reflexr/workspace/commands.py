@@ -16,6 +16,7 @@ from reflexr.core import (
     GiveFeedback,
     InstallRule,
     InvalidState,
+    NewEvent,
     Outcome,
     Publish,
     Published,
@@ -37,7 +38,7 @@ from reflexr.core import (
 from reflexr.telemetry import Instruments
 from reflexr.workspace.errors import WorkspaceError
 from reflexr.workspace.handles import Workspace
-from reflexr.workspace.publishing import NewEvent, Publication, checked_id
+from reflexr.workspace.publishing import Publication, checked_id
 from reflexr.workspace.refs import WorkspaceRef
 
 _LOG: Final = logging.getLogger(__name__)

@@ -20,15 +20,20 @@ from reflexr.core import (
     DeadLetter,
     Delta,
     Envelope,
+    EventLike,
     Feedback,
+    NewEvent,
     NotFound,
     ReplayMode,
     Rule,
     RuleChange,
+    RuleDescription,
     RuleProgress,
+    RuleStatus,
     RuleVersion,
     Run,
     RunStatus,
+    ScheduleStatus,
     Target,
     Transition,
     ValidationFailed,
@@ -46,9 +51,8 @@ from reflexr.workspace.errors import WorkspaceError
 from reflexr.workspace.live_output import with_deltas
 from reflexr.workspace.operators import Operator, checked_actor, checked_causation
 from reflexr.workspace.permissions import Access, Authorize, permit
-from reflexr.workspace.publishing import EventLike, NewEvent, Publication, checked_id, publish_within
+from reflexr.workspace.publishing import Publication, checked_id, publish_within
 from reflexr.workspace.refs import WorkspaceRef
-from reflexr.workspace.statuses import RuleDescription, RuleStatus, ScheduleStatus
 from reflexr.workspace.storage import Transaction
 from reflexr.workspace.stored import RuleChanges
 

@@ -20,10 +20,12 @@ from reflexr.core import (
     Draft,
     Envelope,
     Event,
+    EventLike,
     EventRegistry,
     Forbidden,
     Id,
     InvalidState,
+    NewEvent,
     NotFound,
     NotJsonError,
     Rejected,
@@ -40,22 +42,6 @@ from reflexr.workspace.storage import Storage, Transaction
 
 _ID: Final[TypeAdapter[str]] = TypeAdapter(Id)
 _RESERVED: Final = f"{RESERVED_NAMESPACE}:"
-
-type EventLike = Event | Mapping[str, Any]
-"""An event, or its JSON object with its `type`, such as a client sends."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewEvent:
-    """One of the events to publish together.
-
-    Attributes:
-        event: The event.
-        id: The event's id; by default a new one.
-    """
-
-    event: EventLike
-    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

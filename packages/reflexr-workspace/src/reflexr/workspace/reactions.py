@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pydantic import BaseModel, JsonValue
 
-from reflexr.core import Answer, Envelope, Event, Rule, Run, derived_id, json_value, model_value
+from reflexr.core import Answer, Envelope, Event, EventLike, Rule, Run, derived_id, json_value, model_value
 from reflexr.workspace.errors import WorkspaceError
 from reflexr.workspace.facts import next_id
 from reflexr.workspace.handles import Workspace
 from reflexr.workspace.live_attempts import LiveAttempt
 from reflexr.workspace.live_output import InProcessLiveOutput
-from reflexr.workspace.publishing import EventLike, Publication, checked_id
+from reflexr.workspace.publishing import Publication, checked_id
 
 type SaveCheckpoint = Callable[[str, JsonValue], Awaitable[Run]]
 """Saves a step and a value on the run, and returns the run as it then is."""
