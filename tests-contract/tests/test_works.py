@@ -2,19 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any, override
 
 import pytest
 from pydantic import BaseModel
 
-from reflexr.contracts import ActionContract, Work
-from reflexr.workspace import Action, ActionFunction, FunctionAction, Output, Reaction, with_params
+from reflexr.contracts import ActionContract, Feature, Work
+from reflexr.workspace import Action, ActionFunction, FunctionAction, Output, Pause, Reaction, with_params
 
 from .timeless import TimelessLoop
 
 
 class TestFunctions(ActionContract):
+    features = frozenset({Feature.QUESTIONS})
+
     @override
     def action(self, work: Work, params: type[BaseModel] | None) -> Action[Any] | ActionFunction[Any]:
         async def act(reaction: Reaction[Any]) -> Output:
@@ -26,21 +29,42 @@ class TestFunctions(ActionContract):
 
         return act if params is None else with_params(act_with, params)
 
+    @override
+    def question(self, work: Work, answer_timeout: timedelta | None) -> ActionFunction[Any]:
+        async def act(reaction: Reaction[Any]) -> Output:
+            return await ask(work, reaction, answer_timeout)
+
+        return act
+
+
+async def ask(work: Work, reaction: Reaction[Any], answer_timeout: timedelta | None) -> Output:
+    if reaction.answer is None:
+        return Pause("may it be repaired?", timeout=answer_timeout)
+    return await work(reaction)
+
 
 type Way = Callable[[Work, Reaction[Any]], Awaitable[Output]]
 """How an action goes about its work."""
+
+type WayToAsk = Callable[[Work, Reaction[Any], timedelta | None], Awaitable[Output]]
+"""How an action asks, and then goes about its work."""
 
 
 class OddContract(ActionContract):
     """Over actions that go about their work in a way of their own."""
 
-    def __init__(self, way: Way, *, params: bool = True) -> None:
+    def __init__(self, way: Way, *, params: bool = True, ask: WayToAsk = ask) -> None:
         self._way = way
         self._params = params
+        self._ask = ask
 
     @override
     def action(self, work: Work, params: type[BaseModel] | None) -> Action[Any]:
         return FunctionAction("act", partial(_go, self._way, work), params if self._params else None)
+
+    @override
+    def question(self, work: Work, answer_timeout: timedelta | None) -> Action[Any]:
+        return FunctionAction("act", partial(_ask, self._ask, work, answer_timeout), None)
 
     @override
     def event_loop(self) -> asyncio.AbstractEventLoop:
@@ -49,6 +73,10 @@ class OddContract(ActionContract):
 
 async def _go(way: Way, work: Work, reaction: Reaction[Any]) -> Output:
     return await way(work, reaction)
+
+
+async def _ask(way: WayToAsk, work: Work, answer_timeout: timedelta | None, reaction: Reaction[Any]) -> Output:
+    return await way(work, reaction, answer_timeout)
 
 
 async def as_it_should(work: Work, reaction: Reaction[Any]) -> Output:
@@ -108,6 +136,32 @@ async def one_at_a_time(work: Work, reaction: Reaction[Any]) -> Output:
         return await work(reaction)
 
 
+async def nobody(work: Work, reaction: Reaction[Any], answer_timeout: timedelta | None) -> Output:
+    return await work(reaction)
+
+
+async def at_each_attempt(work: Work, reaction: Reaction[Any], answer_timeout: timedelta | None) -> Output:
+    if reaction.attempt != 2:
+        return Pause("may it be repaired?", timeout=answer_timeout)
+    return await work(reaction)
+
+
+async def for_ever(work: Work, reaction: Reaction[Any], answer_timeout: timedelta | None) -> Output:
+    return await ask(work, reaction, None)
+
+
+async def for_nothing(work: Work, reaction: Reaction[Any], answer_timeout: timedelta | None) -> Output:
+    return await ask(_nothing_to_do, reaction, answer_timeout)
+
+
+async def without_a_question(work: Work, reaction: Reaction[Any], answer_timeout: timedelta | None) -> Output:
+    return Pause(None, timeout=answer_timeout) if reaction.answer is None else await work(reaction)
+
+
+async def _nothing_to_do(_: Reaction[Any]) -> None:
+    """What is done where the answer is not waited for."""
+
+
 def promises() -> list[str]:
     return [name for name in vars(ActionContract) if name.startswith("test_")]
 
@@ -128,6 +182,8 @@ def broken(contract: ActionContract) -> list[str]:
 def test_a_contract_without_its_factory_has_nothing_to_try() -> None:
     with pytest.raises(NotImplementedError, match=r"override action\(\)"):
         ActionContract().action(as_it_should_not, None)
+    with pytest.raises(NotImplementedError, match=r"override question\(\)"):
+        ActionContract().question(as_it_should_not, None)
 
 
 async def as_it_should_not(_: Reaction[Any]) -> None:
@@ -157,3 +213,34 @@ def test_a_promise_that_is_broken_is_noticed(way: Way, promise: str) -> None:
 
 def test_an_action_that_leaves_its_params_out_is_noticed() -> None:
     assert broken(OddContract(as_it_should, params=False)) == ["it_is_given_its_params"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "broken_promises"),
+    [
+        (
+            nobody,
+            [
+                "it_asks_before_its_work",
+                "its_answer_has_another_process_do_its_work",
+                "another_attempt_at_its_work_asks_nobody_again",
+                "what_nobody_answers_in_time_is_dead_lettered",
+                "cancelling_its_run_ends_its_question",
+                "questions_at_once_keep_to_themselves",
+            ],
+        ),
+        (at_each_attempt, ["another_attempt_at_its_work_asks_nobody_again"]),
+        (for_ever, ["what_nobody_answers_in_time_is_dead_lettered"]),
+        (
+            for_nothing,
+            [
+                "its_answer_has_another_process_do_its_work",
+                "another_attempt_at_its_work_asks_nobody_again",
+                "questions_at_once_keep_to_themselves",
+            ],
+        ),
+        (without_a_question, ["it_asks_before_its_work"]),
+    ],
+)
+def test_an_action_that_asks_in_another_way_is_noticed(ask: WayToAsk, broken_promises: list[str]) -> None:
+    assert broken(OddContract(as_it_should, ask=ask)) == broken_promises

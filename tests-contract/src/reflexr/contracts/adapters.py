@@ -37,3 +37,6 @@ class Feature(StrEnum):
 
     STREAM = "stream"
     """A surface streams logs, in frames, and takes commands in between."""
+
+    QUESTIONS = "questions"
+    """An action can ask somebody before it does its work, and is answered while its run is paused."""

@@ -5,15 +5,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, override
+from typing import Any, ClassVar, Final, override
 
 import pytest
 from pydantic import BaseModel, JsonValue
 
+from reflexr.contracts.adapters import Feature
 from reflexr.contracts.contract import Contract, guarantee
 from reflexr.contracts.reacting_trials import IMMEDIATELY, ONCE, SOMEBODY, Alarm, PlantEvent, Repaired, reaction_rule
 from reflexr.contracts.samples import START, WORKSPACE
-from reflexr.core import Envelope, Event, EventRegistry, InvalidState, Rule, RuleError, Run
+from reflexr.core import UNANSWERED, Envelope, Event, EventRegistry, InvalidState, Rule, RuleError, Run, UserActor
 from reflexr.core import run as running
 from reflexr.workspace import (
     Action,
@@ -33,8 +34,13 @@ type Work = Callable[[Reaction[Any]], Awaitable[JsonValue]]
 type MakeAction = Callable[[Work, type[BaseModel] | None], Action[Any] | ActionFunction[Any]]
 """Makes an action that does some work, with a model of its params or without."""
 
+type MakeQuestion = Callable[[Work, timedelta | None], Action[Any] | ActionFunction[Any]]
+"""Makes an action that asks before it does some work, and waits so long at most for the answer."""
+
 MOMENT: Final = timedelta(milliseconds=10)
+DAY: Final = timedelta(days=1)
 DEPS: Final = {"what": "the application gives"}
+BOSS: Final = UserActor(id="boss")
 
 
 class Urgency(BaseModel):
@@ -53,11 +59,15 @@ class ActionTrial:
 
     Attributes:
         make: Makes the action, each time another.
+        question: Makes an action that asks, each time another.
+        answer: What answers it.
         storage: Holds the application's data.
         clock: Its clock.
     """
 
     make: MakeAction
+    question: MakeQuestion
+    answer: JsonValue
     storage: InMemoryStorage
     clock: ManualClock
 
@@ -65,6 +75,18 @@ class ActionTrial:
         """Returns a reactor of a process of its own, which carries out the work at each alarm."""
         application = self.application(rule or reaction_rule())
         return Reactor(application, actions={"act": self.make(work, params)}, deps=DEPS)
+
+    async def settle(
+        self, work: Work, rule: Rule | None = None, *, answer_timeout: timedelta | None = None
+    ) -> list[Run]:
+        """Has a process of its own carry out what is due, with an action that asks, and returns the runs then."""
+        application = self.application(rule or reaction_rule())
+        await Reactor(application, actions={"act": self.question(work, answer_timeout)}, deps=DEPS).settle()
+        return await self.runs()
+
+    async def resume(self, run: Run) -> None:
+        """Answers what a run asks."""
+        await (await self.open()).as_actor(BOSS).resume_run(run.id, answer=self.answer)
 
     def application(self, *rules: Rule) -> Workspaces:
         """Returns the application as a process of its own has it."""
@@ -95,7 +117,13 @@ class ActionTrial:
 
 
 class ActionContract(Contract[ActionTrial]):
-    """Everything that `Action` promises, one guarantee a test. Derive a class named `Test…` and override `action`."""
+    """Everything that `Action` promises, one guarantee a test. Derive a class named `Test…` and override `action`.
+
+    Attributes:
+        answer: With `QUESTIONS`: what answers an action that asks, so that it does its work.
+    """
+
+    answer: ClassVar[JsonValue] = True
 
     def action(self, work: Work, params: type[BaseModel] | None) -> Action[Any] | ActionFunction[Any]:
         """Makes an action of the kind on trial. This is the factory to override.
@@ -107,11 +135,20 @@ class ActionContract(Contract[ActionTrial]):
         """
         raise self.missing("action")
 
+    def question(self, work: Work, answer_timeout: timedelta | None) -> Action[Any] | ActionFunction[Any]:
+        """Makes an action of the kind on trial that asks once, before its work. To be overridden with `QUESTIONS`.
+
+        Args:
+            work: What the action has to do, once in each attempt that finds the answer.
+            answer_timeout: How long it waits at most; `None` for any time.
+        """
+        raise self.missing("question")
+
     @override
     @asynccontextmanager
     async def trial(self) -> AsyncGenerator[ActionTrial]:
         clock = ManualClock(START)
-        yield ActionTrial(self.action, InMemoryStorage(clock=clock), clock)
+        yield ActionTrial(self.action, self.question, self.answer, InMemoryStorage(clock=clock), clock)
 
     @guarantee()
     async def test_what_it_comes_to_is_the_runs_output(self, trial: ActionTrial) -> None:
@@ -246,3 +283,94 @@ class ActionContract(Contract[ActionTrial]):
         await trial.publish(Alarm(machine="press"), Alarm(machine="saw"))
         await trial.reactor(work).settle()
         assert sorted(str(run.output) for run in await trial.runs()) == ["press", "saw"]
+
+    # --- Actions that ask
+
+    @guarantee(Feature.QUESTIONS)
+    async def test_it_asks_before_its_work(self, trial: ActionTrial) -> None:
+        """A run whose action asks is paused: it says what is asked, and nothing of its work is done."""
+        await trial.publish(Alarm())
+        (run,) = await trial.settle(_refused)
+        assert (run.status, run.attempt) == ("paused", 1)
+        assert run.waiting is not None
+        assert (run.waiting.request is not None, run.waiting.until) == (True, None)
+
+    @guarantee(Feature.QUESTIONS)
+    async def test_its_answer_has_another_process_do_its_work(self, trial: ActionTrial) -> None:
+        """What is answered a day later lets another process do the work, once, and tells it who answered."""
+        told: list[object] = []
+
+        async def work(reaction: Reaction[Any]) -> JsonValue:
+            told.append((reaction.attempt, reaction.answer and reaction.answer.actor))
+            await reaction.emit(Repaired())
+            return "repaired"
+
+        await trial.publish(Alarm())
+        (run,) = await trial.settle(_refused)
+        trial.clock.advance(DAY)
+        assert (await trial.settle(_refused))[0].status == "paused"
+        await trial.resume(run)
+        (run,) = await trial.settle(work)
+        assert (run.status, run.output, told) == ("succeeded", "repaired", [(2, BOSS)])
+        assert len(await trial.repaired()) == 1
+
+    @guarantee(Feature.QUESTIONS)
+    async def test_another_attempt_at_its_work_asks_nobody_again(self, trial: ActionTrial) -> None:
+        """An attempt that fails after the answer is followed by one that finds it, in another process too."""
+        rule = reaction_rule(retry=IMMEDIATELY)
+        attempts: list[int] = []
+
+        async def work(reaction: Reaction[Any]) -> JsonValue:
+            attempts.append(reaction.attempt)
+            await reaction.emit(Repaired())
+            if len(attempts) == 1:
+                raise Broken
+            return None
+
+        await trial.publish(Alarm())
+        (run,) = await trial.settle(_refused, rule)
+        await trial.resume(run)
+        (run,) = await trial.settle(work, rule)
+        assert (run.status, attempts) == ("succeeded", [2, 3])
+        assert len(await trial.repaired()) == 1
+
+    @guarantee(Feature.QUESTIONS)
+    async def test_what_nobody_answers_in_time_is_dead_lettered(self, trial: ActionTrial) -> None:
+        """A run that is not answered within the action's time is dead-lettered as unanswered, its work not done."""
+        await trial.publish(Alarm())
+        (run,) = await trial.settle(_refused, answer_timeout=DAY)
+        assert run.waiting is not None
+        assert run.waiting.until == run.waiting.since + DAY
+        trial.clock.advance(DAY)
+        (run,) = await trial.settle(_refused, answer_timeout=DAY)
+        assert (run.status, run.reason) == ("dead_lettered", UNANSWERED)
+
+    @guarantee(Feature.QUESTIONS)
+    async def test_cancelling_its_run_ends_its_question(self, trial: ActionTrial) -> None:
+        """A run that is cancelled while it waits takes no answer, and its work is not done."""
+        await trial.publish(Alarm())
+        (run,) = await trial.settle(_refused)
+        assert run.status == "paused"
+        await (await trial.open()).cancel_run(run.id)
+        with pytest.raises(InvalidState):
+            await trial.resume(run)
+        (run,) = await trial.settle(_refused)
+        assert (run.status, run.waiting) == ("cancelled", None)
+
+    @guarantee(Feature.QUESTIONS)
+    async def test_questions_at_once_keep_to_themselves(self, trial: ActionTrial) -> None:
+        """Of two runs that wait, the one that is answered goes on, whichever asked first."""
+
+        async def work(reaction: Reaction[Any]) -> JsonValue:
+            return reaction.scope["machine"]
+
+        await trial.publish(Alarm(machine="press"), Alarm(machine="saw"))
+        runs = await trial.settle(_refused)
+        assert [run.status for run in runs] == ["paused", "paused"]
+        await trial.resume(runs[1])
+        outcomes = [(run.status, run.output) for run in await trial.settle(work)]
+        assert outcomes == [("paused", None), ("succeeded", "saw")]
+
+
+async def _refused(_: Reaction[Any]) -> JsonValue:
+    raise AssertionError("it did its work though nobody had answered")
