@@ -151,6 +151,8 @@ def test_a_server_refuses_what_it_does_not_know() -> None:
         '{"type":"command","command_id":"","command":{"type":"retry_run","run_id":"r"}}',
         '{"type":"command","command_id":"c","command":null}',
         '{"type":"hello","protocol":"\\ud800"}',
+        '{"type":"hello","type":"hello","protocol":"reflexr.v1"}',
+        '{"type":"command","command_id":"c","command":{"type":"skip_run","run_id":"a","run_id":"b"}}',
         "[" * 100_000,
         b"\xff\xfe",
         "\ud800",

@@ -13,6 +13,7 @@ from reflexr.core.actors import (
     UserActor,
     participant,
 )
+from reflexr.core.ambiguity import repeated_member
 from reflexr.core.builder import by, on, predicate, run, sequence
 from reflexr.core.canonical import canonical, derived_id
 from reflexr.core.commands import (
@@ -382,6 +383,7 @@ __all__ = [
     "json_text",
     "model_value",
     "problems",
+    "repeated_member",
     # Errors
     "ReflexrError",
     "EventDefinitionError",

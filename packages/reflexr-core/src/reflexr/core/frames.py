@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 
+from reflexr.core.ambiguity import repeated_member
 from reflexr.core.commands import Command
 from reflexr.core.deltas import Delta
 from reflexr.core.envelopes import Envelope, Seq
@@ -134,9 +135,14 @@ def read_client_frame(text: str | bytes) -> ClientFrame:
     """Returns the frame that a client sent as JSON.
 
     Raises:
-        ValidationFailed: It is none; every problem is listed with its place.
+        ValidationFailed: It is none, and every problem is listed with its place; or an object in it has two members of
+            one name.
     """
-    return _read(_CLIENT_FRAME, text, "the frame is none that a client sends")
+    refusal = "the frame is none that a client sends"
+    frame = _read(_CLIENT_FRAME, text, refusal)
+    if (name := repeated_member(text)) is not None:
+        raise ValidationFailed(refusal, [f"an object has more than one member {name!r}"])
+    return frame
 
 
 def read_server_frame(text: str | bytes) -> ServerFrame:

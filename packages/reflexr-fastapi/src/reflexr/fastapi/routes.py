@@ -4,10 +4,9 @@ Its caller is identified before anything else of it is read; its body is read as
 refused is answered as `reflexr.fastapi.refusals` has it.
 """
 
-import json
 import logging
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast, override
 
@@ -19,7 +18,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from reflexr.core import ForbiddenRejection, InvalidStateRejection, Rejected, ValidationFailed
+from reflexr.core import ForbiddenRejection, InvalidStateRejection, Rejected, ValidationFailed, repeated_member
 from reflexr.fastapi.callers import Caller, Callers, Unauthorized
 from reflexr.fastapi.refusals import invalid, refused, unavailable
 from reflexr.workspace import StorageError
@@ -136,11 +135,12 @@ class _JsonRequest(Request):
         try:
             # It refuses what nests too deep and halves of surrogates, and takes the last of two members of one name.
             value: object = from_json(body)
-            json.loads(body, object_pairs_hook=_checked_members)
-        except _BodyRefused:
-            raise
+            repeated = repeated_member(body)
         except ValueError as error:
             raise _BodyRefused(ValidationFailed("the body is not JSON", [f"body: {_why(body, error)}"])) from error
+        if repeated is not None:
+            problem = f"body: an object has more than one member {repeated!r}"
+            raise _BodyRefused(ValidationFailed("the body is ambiguous", [problem]))
         if not isinstance(value, dict):
             raise _BodyRefused(ValidationFailed("the body is not a JSON object", ["body: write {…}"]))
         return cast("dict[str, Any]", value)
@@ -157,16 +157,6 @@ def _check_type(content_type: str) -> None:
         shown = f"is {media_type!r}" if media_type else "is missing"
         raise _BodyRefused(
             ValidationFailed("the body is not JSON", [f"content-type: it {shown}: send application/json"])
-        )
-
-
-def _checked_members(members: list[tuple[str, Any]]) -> None:
-    """Refuses an object that has two members of one name, of which two readers may take different ones."""
-    counted = Counter(name for name, _ in members)
-    if len(counted) < len(members):
-        name = next(name for name, count in counted.items() if count > 1)
-        raise _BodyRefused(
-            ValidationFailed("the body is ambiguous", [f"body: an object has more than one member {name!r}"])
         )
 
 
