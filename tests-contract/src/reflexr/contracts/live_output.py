@@ -7,6 +7,7 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import ClassVar, Final, override
 
+from reflexr.contracts.comparisons import first_difference
 from reflexr.contracts.contract import Contract, guarantee
 from reflexr.core import Delta
 from reflexr.workspace import DeltaListener, LiveOutput, WorkspaceRef
@@ -118,7 +119,8 @@ class LiveOutputContract(Contract[LiveOutput]):
             while not taken or taken[-1].number < self.many:
                 taken += await _taken(listener, 1, self.soon)
         assert len(taken) < self.many
-        assert [delta.number for delta in taken] == [*accumulate(1 + delta.lost for delta in taken)]
+        numbers = (delta.number for delta in taken)
+        assert first_difference(numbers, accumulate(1 + delta.lost for delta in taken)) is None
 
 
 def _delta(number: int) -> Delta:
