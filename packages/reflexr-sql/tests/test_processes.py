@@ -10,6 +10,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from itertools import batched
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,10 +152,12 @@ async def test_a_process_that_is_killed_while_it_publishes_leaves_what_was_ackno
     check(log)
     diaries = {name: Counter((tmp_path / name).read_text().split()) for name in ("parent", *names)}
     ids = [envelope.id for envelope in log]
-    kept = Counter(one.partition("-")[0] for one in ids)
-    assert ids == [f"{name}-{number}" for name in diaries for number in range(kept[name])]
+    # A server may still be at work for a process that was killed when the next one publishes.
+    assert all(len({one.partition("-")[0] for one in batch}) == 1 for batch in batched(ids, BATCH))
     for name, diary in diaries.items():
-        assert kept[name] in (BATCH * diary["acknowledged"], BATCH * diary["begun"])
+        own = [one for one in ids if one.partition("-")[0] == name]
+        assert own == [f"{name}-{number}" for number in range(len(own))]
+        assert len(own) in (BATCH * diary["acknowledged"], BATCH * diary["begun"])
     assert sum(diary["begun"] > diary["acknowledged"] for diary in diaries.values()) > KILLS // 2
 
 
