@@ -35,7 +35,7 @@ test-system: ## run the tests that need a program of the system, such as a brows
 	$(RUN) python -m scripts.programs
 	REFLEXR_TEST_LITELLM=$(CURDIR)/build/litellm/bin/litellm $(PYTEST) -n 0 -m system $(SYSTEM)
 
-check: format-check lint types verify coverage wheels docs ## everything that must hold: what CI runs
+check: format-check lint types verify coverage wheels docs ## everything that must hold
 
 format-check: ## is everything formatted?
 	$(RUN) ruff format --check
