@@ -8,7 +8,7 @@ from typing import Any, override
 import pytest
 from pydantic import BaseModel
 
-from reflexr.core import Event, InvalidState, Run, ValidationFailed, on, run
+from reflexr.core import Actor, Event, InvalidState, Run, ValidationFailed, on, run
 from reflexr.workspace import Access, Pause, Reaction, ResumeAction, WorkspaceError
 
 from .plant import BOB, START, Alarm, PlantEvent
@@ -289,6 +289,36 @@ async def test_an_event_answers_nothing_that_was_asked_after_it_was_published(be
     assert (waits.status, first.status) == ("paused", "succeeded")
     assert "after the event" in str(first.output)
     assert "attempt 7" in str(late.output)
+
+
+async def test_an_event_answers_nothing_that_is_asked_while_it_is_carried_out(bench: Bench) -> None:
+    gate = Gate(lambda _: Pause("delete it?"))
+    answers = rule("plant:answer", when=on(Told), scope={}, then=run("answer"), start="beginning")
+    asking: list[asyncio.Task[None]] = []
+
+    async def authorize(tenant_id: str, workspace_id: str | None, actor: Actor, access: Access) -> bool:
+        if access.action == "reflexr:resume_run":
+            gate.let_go()
+            await asyncio.wait(asking)
+        return True
+
+    options: dict[str, Any] = {"events": [Alarm, Told]}
+    asker = bench.reactor(rule(), actions={"page": gate}, **options)
+    answerer = bench.reactor(answers, actions={"answer": ResumeAction()}, authorize=authorize, **options)
+    prod = await bench.open(**options)
+    await bench.publish(Alarm(machine="press"))
+    asking.append(asyncio.create_task(asker.settle()))
+    reaction = await gate.begun.get()
+    await prod.publish(Told(run_id=reaction.run_id, answer="yes"))
+    bench.clock.advance(HOUR)
+    await answerer.settle()
+    gate.let_go()
+    await asking[0]
+
+    (answered,) = await prod.runs(rule="plant:answer")
+    asked = await prod.run(reaction.run_id)
+    assert (asked.status, asked.answer) == ("paused", None)
+    assert answered.output == {"run_id": asked.id, "refused": f"run {asked.id!r} asks nothing now: it is 'running'"}
 
 
 async def test_an_event_that_names_an_attempt_at_work_is_tried_again_until_that_has_asked(bench: Bench) -> None:

@@ -134,7 +134,7 @@ class ResumeAction:
             if problem := _too_early(run, command, envelope):
                 return {"run_id": run.id, "refused": problem}
             publisher = reaction.workspace.as_actor(envelope.actor)
-            # What is there now is what was looked at: a later question is another attempt's.
+            # What was looked at is asked by this attempt: a later question is another one's.
             attempt = run.attempt if command.attempt is None else command.attempt
             resumed = await publisher.resume_run(run.id, answer=command.answer, attempt=attempt)
         except InvalidState as refused:
@@ -167,7 +167,10 @@ def _too_early(run: Run, command: ResumeRun, envelope: Envelope) -> str | None:
         RunFailure: The attempt that it names has not asked yet.
     """
     if command.attempt is None:
-        if run.waiting is not None and run.waiting.since > envelope.ts:
+        if run.waiting is None:
+            # By the time of the answer it may ask something, which the event is older than.
+            return f"run {run.id!r} asks nothing now: it is {run.status!r}"
+        if run.waiting.since > envelope.ts:
             return f"what run {run.id!r} asks now, it asks since {run.waiting.since}: after the event, of {envelope.ts}"
         return None
     if run.status == "running" and run.attempt == command.attempt:
