@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from reflexr.core import CommandResult, CommandSucceeded, Publish, Published
 from reflexr.sql import SqlCommandResults, SqlStorage
+from reflexr.sql.sessions import AsyncpgDriver
+from reflexr.sql.statements import Parameters, Row, Statement
 from reflexr.workspace import CommandKey, ManualClock, Workspaces
 
 from .servers import Kind, engine_of
@@ -110,6 +112,27 @@ async def test_who_is_cancelled_while_asking_takes_nothing_from_who_has_the_clai
         await asyncio.wait([asking])
     await first.finish(KEY, published(1))
     assert await other.claim(KEY) == published(1)
+
+
+async def test_a_claim_whose_answer_was_lost_is_its_claimants_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = AsyncpgDriver.alone
+    lost = 0
+
+    async def lose(driver: AsyncpgDriver, statement: Statement, parameters: Parameters) -> Sequence[Row]:
+        nonlocal lost
+        rows = await alone(driver, statement, parameters)
+        if not lost:
+            lost += 1
+            raise ConnectionResetError
+        return rows
+
+    async with engine_of("postgresql") as engine:
+        results = SqlCommandResults(engine)
+        monkeypatch.setattr(AsyncpgDriver, "alone", lose)
+        async with asyncio.timeout(10):
+            assert await results.claim(KEY) is None
+        assert lost == 1
+        await results.finish(KEY, published(1))
 
 
 async def test_a_claim_is_renewed_while_its_command_is_carried_out(engine: AsyncEngine) -> None:

@@ -12,7 +12,7 @@ from secrets import token_hex
 from typing import Final, override
 
 from pydantic import TypeAdapter
-from sqlalchemy import Dialect, and_, delete, select, update
+from sqlalchemy import Dialect, and_, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from reflexr.core import CommandResult
@@ -224,7 +224,8 @@ class _Statements:
             insert.on_conflict_do_update(
                 index_elements=place,
                 set_={"claimant": insert.excluded.claimant, "expires": insert.excluded.expires, "result": None},
-                where=table.c.expires <= statements.now,
+                # It is tried again where the connection was lost before the answer: then the claim is there already.
+                where=or_(table.c.expires <= statements.now, table.c.claimant == insert.excluded.claimant),
             ).returning(table.c.claimant)
         )
         self.select = statements(select(text_of(table.c.result)).where(this))
