@@ -1,4 +1,6 @@
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -133,6 +135,33 @@ async def test_settling_waits_briefly_for_a_workspace_that_another_reactor_evalu
         await bench.storage.release([key], "another")
 
     assert await bench.statuses() == ["succeeded"]
+
+
+async def test_settling_waits_on_where_a_wake_up_says_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.publish(Alarm(machine="press"))
+    key = LeaseKey(REF, EVALUATION_LEASE)
+    await bench.storage.acquire([key], "another", TTL)
+    listen = bench.storage.wakeups.listen
+    waits = 0
+
+    class Woken:
+        async def wait(self, _: timedelta) -> frozenset[WorkspaceRef]:
+            nonlocal waits
+            waits += 1
+            if waits == 3:
+                await bench.storage.release([key], "another")
+            return frozenset()
+
+    @contextmanager
+    def woken() -> Generator[Woken]:
+        # Whoever listens while it settles listens as ever.
+        monkeypatch.setattr(bench.storage.wakeups, "listen", listen)
+        yield Woken()
+
+    monkeypatch.setattr(bench.storage.wakeups, "listen", woken)
+    await bench.reactor(rule()).settle()
+
+    assert (await bench.statuses(), waits) == (["succeeded"], 3)
 
 
 async def test_settling_does_not_wait_for_ever_for_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,8 @@ class Reactor[Deps]:
         Raises:
             StorageError: The storage failed.
         """
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + _BRIEFLY.total_seconds()
         with self._storage.wakeups.listen() as listener:
             while True:
                 ticks = await self.tick()
@@ -214,8 +216,11 @@ class Reactor[Deps]:
                 evaluated = await _lone(evaluating)
                 executed = await self.execute()
                 if ticks or evaluated or executed:
-                    continue
-                if not (duty.contended and await listener.wait(_BRIEFLY)):
+                    patience = loop.time() + _BRIEFLY.total_seconds()
+                elif duty.contended and (left := patience - loop.time()) > 0:
+                    # Woken by what does not say which workspace it is, too.
+                    await listener.wait(timedelta(seconds=left))
+                else:
                     return
 
     async def serve(self, stop: asyncio.Event | None = None, *, grace: timedelta = DEFAULT_GRACE) -> None:
