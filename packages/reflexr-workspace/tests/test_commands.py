@@ -249,6 +249,22 @@ async def test_what_breaks_is_logged_and_answered_and_a_repetition_is_tried(capl
     assert outcome(await made.execute(workspace, PUBLISH, command_id="c1")).seq == 1
 
 
+class UnaskedResults(InMemoryCommandResults):
+    """Is asked for no result."""
+
+    @override
+    async def claim(self, key: CommandKey) -> CommandResult | None:
+        raise NotImplementedError
+
+
+async def test_of_a_command_without_an_id_nothing_is_remembered() -> None:
+    made, workspace = await host(results=UnaskedResults())
+    results = [await made.execute(workspace, PUBLISH) for _ in range(2)]
+    assert [isinstance(result, CommandSucceeded) for result in results] == [True, True]
+    assert results[0].command_id != results[1].command_id
+    assert len(await workspace.read()) == 2
+
+
 class ForgetfulResults(InMemoryCommandResults):
     @override
     async def finish(self, key: CommandKey, result: CommandResult) -> None:

@@ -167,9 +167,12 @@ class Commands:
         """Returns the command's result, whatever happens."""
         name = f"cmd_{token_hex(8)}"
         try:
-            if command_id is not None:
+            if command_id is None:
+                # Nobody can repeat it, so there is nothing to remember.
+                result = await _result(workspace, command, _key(workspace, name))
+            else:
                 name = checked_id(command_id, "command_id")
-            result = await self._once(workspace, command, name)
+                result = await self._once(workspace, command, name)
             outcome = "ok" if isinstance(result, CommandSucceeded) else result.rejection.type
         except Rejected as rejected:
             # The id itself was none, so the answer has one of its own.
@@ -191,7 +194,7 @@ class Commands:
         return result
 
     async def _once(self, workspace: Workspace, command: Command, command_id: str) -> CommandResult:
-        key = CommandKey(workspace.ref, participant(workspace.actor), command_id)
+        key = _key(workspace, command_id)
         if (remembered := await self._results.claim(key)) is not None:
             return remembered
         try:
@@ -204,6 +207,10 @@ class Commands:
         except Exception:
             _LOG.exception("the result of the command %r was not remembered; a repetition will be tried", command.type)
         return result
+
+
+def _key(workspace: Workspace, command_id: str) -> CommandKey:
+    return CommandKey(workspace.ref, participant(workspace.actor), command_id)
 
 
 async def _result(workspace: Workspace, command: Command, key: CommandKey) -> CommandResult:
