@@ -6,6 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reflexr.core.errors import ReflexrError
 from reflexr.core.rejections import (
+    MAX_PROBLEMS,
     DepthExceeded,
     DepthExceededRejection,
     Forbidden,
@@ -77,6 +78,14 @@ def test_a_received_message_is_kept_whatever_we_would_have_written() -> None:
 
 def test_a_validation_failure_without_errors_names_its_message_as_the_one_problem() -> None:
     assert REJECTION.dump_python(ValidationFailed("no").rejection)["errors"] == ("no",)
+
+
+def test_of_very_many_problems_the_first_are_told_and_the_rest_counted() -> None:
+    errors = [f"events.{place}: no" for place in range(MAX_PROBLEMS + 1)]
+    assert ValidationFailed("some are not valid", errors[:-1]).errors == tuple(errors[:-1])
+    told = ValidationFailed("some are not valid", errors).errors
+    assert told == (*errors[:99], "and 2 more")
+    assert ValidationFailed("some are not valid", told).errors == told
 
 
 def test_a_refusal_that_quotes_a_lone_surrogate_can_still_be_sent() -> None:

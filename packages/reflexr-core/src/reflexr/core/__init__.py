@@ -105,6 +105,7 @@ from reflexr.core.names import RESERVED_NAMESPACE, AnyRuleName, Id, RuleName
 from reflexr.core.outcomes import Outcome, Published, PublishedMany, Recorded, RuleReplayed, RuleVersion, RunChanged
 from reflexr.core.references import F, FieldReference, field
 from reflexr.core.rejections import (
+    MAX_PROBLEMS,
     DepthExceeded,
     DepthExceededRejection,
     Forbidden,
@@ -365,6 +366,7 @@ __all__ = [
     "NotFound",
     "InvalidState",
     "ValidationFailed",
+    "MAX_PROBLEMS",
     "Forbidden",
     "DepthExceeded",
     "UnsupportedProtocol",

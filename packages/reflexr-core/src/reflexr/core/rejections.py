@@ -101,20 +101,28 @@ class InvalidState(Rejected):
         super().__init__(InvalidStateRejection(message=json_text(message)), message)
 
 
+MAX_PROBLEMS: Final = 100
+"""How many problems of one request are told at most: a request can have more of them than it has bytes."""
+
+
 class ValidationFailed(Rejected):
     """The request, or something in it, is not what it has to be.
 
     Args:
         message: What was refused.
-        errors: Every problem, one text each, with its place; by default the message alone.
+        errors: Every problem, one text each, with its place; by default the message alone. Of more than `MAX_PROBLEMS`
+            the first are told, and last of all how many more there are.
 
     Attributes:
         errors: The same, as they travel.
     """
 
     def __init__(self, message: str, errors: Sequence[str] = ()) -> None:
-        problems = self.errors = tuple(map(json_text, errors or (message,)))
-        super().__init__(ValidationFailedRejection(message=json_text(message), errors=problems), message, tuple(errors))
+        told = tuple(errors)
+        if len(told) > MAX_PROBLEMS:
+            told = (*told[: MAX_PROBLEMS - 1], f"and {len(told) - MAX_PROBLEMS + 1} more")
+        problems = self.errors = tuple(map(json_text, told or (message,)))
+        super().__init__(ValidationFailedRejection(message=json_text(message), errors=problems), message, told)
 
     @override
     def __str__(self) -> str:

@@ -28,9 +28,6 @@ STATUS: Final = {
 }
 """The status code of each type of rejection."""
 
-MOST_PROBLEMS: Final = 100
-"""How many problems of one request are told; a body can have more of them than it has bytes to spare."""
-
 _FORMS: Final = {"PublishEvent", "PublishEvents"}
 """The forms of a body, which are no place in it."""
 
@@ -84,10 +81,7 @@ def unavailable(rejection: Rejection) -> Response:
 
 def invalid(error: RequestValidationError) -> ValidationFailed:
     """Returns FastAPI's refusal of a request as ours, with the place of each problem."""
-    found = error.errors()
-    problems = [_problem(one["loc"], one["msg"]) for one in found[:MOST_PROBLEMS]]
-    if len(found) > MOST_PROBLEMS:
-        problems.append(f"and {len(found) - MOST_PROBLEMS} more")
+    problems = [_problem(one["loc"], one["msg"]) for one in error.errors()]
     return ValidationFailed("the request is not what it has to be", problems)
 
 
