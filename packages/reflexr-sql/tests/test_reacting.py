@@ -22,7 +22,7 @@ from reflexr.sql.tables import RUNS, WORKSPACES
 from reflexr.workspace import ManualClock, Reaction, Reactor, StorageError, Transaction, WorkspaceRef, Workspaces
 
 from . import reactors
-from .servers import Kind, engine_of, terminate_others
+from .servers import Kind, beside, engine_of, terminate_others
 from .shop import HOUR, REF, START, TILL, Sold, append, draft, opened
 from .test_plans import planned
 from .test_processes import Publisher
@@ -161,6 +161,39 @@ async def test_a_process_that_serves_goes_on_when_every_connection_was_dropped(e
                 while await statuses(storage) != ["succeeded", "succeeded"]:
                     await listener.wait(storage.wakeups.poll_interval)
             stop.set()
+    assert checked_out(engine) == 0
+
+
+@pytest.mark.parametrize("listen", [True, False])
+async def test_a_process_stops_at_once_what_another_one_cancels(engine: AsyncEngine, *, listen: bool) -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: Reaction[None]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    there_engine = beside(engine)
+    try:
+        async with (
+            SqlStorage(engine, listen=listen) as here,
+            SqlStorage(there_engine, listen=listen) as there,
+            asyncio.TaskGroup() as tasks,
+        ):
+            stop = asyncio.Event()
+            # No lease is renewed in time for it.
+            tasks.create_task(reactor(here, hang, lease_ttl=timedelta(days=1)).serve(stop))
+            await sell(here, "a")
+            await begun.wait()
+            tasks.create_task(reactor(there, hang, lease_ttl=timedelta(days=1)).serve(stop))
+            (run,) = await runs(there)
+            await Workspaces(there).handle(REF, actor=TILL).cancel_run(run.id)
+            await stopped.wait()
+            stop.set()
+    finally:
+        await there_engine.dispose()
     assert checked_out(engine) == 0
 
 

@@ -267,19 +267,28 @@ class Executor[Deps]:
     async def _keep_leases(self, session: "_Session[Deps]") -> None:
         """Renews the leases of what is in hand: all of them in time, and those of workspaces that change at once.
 
-        Whoever cancels a run takes its lease away, so that is also how a cancellation is heard of.
+        Whoever cancels a run takes its lease away, so that is also how a cancellation is heard of. Where a wake-up may
+        be lost, or does not say what changed, all of them are looked at as often as the wake-ups have others look.
         """
         loop = asyncio.get_running_loop()
         interval = self._lease_ttl.total_seconds() / 3
+        polls = self._storage.wakeups.poll_interval
+        pause = interval if polls is None else polls.total_seconds()
         with self._storage.wakeups.listen() as listener:
-            renewal = loop.time() + interval
+            renewal, look = loop.time() + interval, loop.time() + pause
             while True:
                 # Also where nothing is in hand: slots are held while a claim waits for its workspace.
-                changed = await listener.wait(timedelta(seconds=max(renewal - loop.time(), 0)))
+                wait = min(renewal, look if session.attempts else renewal) - loop.time()
+                changed = await listener.wait(timedelta(seconds=max(wait, 0)))
                 everything = loop.time() >= renewal
+                unsaid = not changed and loop.time() >= look
                 held = {
-                    key: attempt for key, attempt in session.attempts.items() if everything or key.workspace in changed
+                    key: attempt
+                    for key, attempt in session.attempts.items()
+                    if everything or unsaid or key.workspace in changed
                 }
+                if everything or unsaid:
+                    look = loop.time() + pause
                 if everything:
                     renewal = loop.time() + interval
                 tickets = set(session.tickets) if everything else set[Ticket]()
