@@ -20,9 +20,9 @@ from reflexr.sql import (
     create_sqlite_engine,
 )
 from reflexr.sql.sessions import AsyncpgDriver
-from reflexr.workspace import LogWindow, ManualClock
+from reflexr.workspace import Head, LogWindow, ManualClock, WorkspaceRef
 
-from .servers import Kind, engine_of, server_url, terminate_others
+from .servers import Kind, beside, engine_of, server_url, terminate_others
 from .shop import REF, START, append, draft
 
 
@@ -106,6 +106,26 @@ async def test_those_who_wait_for_a_workspace_hold_no_connection(postgresql: Asy
         assert await storage.read(REF, LogWindow()) == []
     seqs = await asyncio.gather(*waiting)
     assert sorted(seqs) == [[number] for number in range(1, 21)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_however_many_who_wait_for_a_workspace_are_cancelled_others_have_connections(kind: Kind) -> None:
+    async with engine_of(kind, pool_size=3, max_overflow=0, pool_timeout=5) as engine:
+        storage = SqlStorage(engine, listen=False)
+        other = beside(engine)
+        try:
+            async with SqlStorage(other, listen=False).transaction(REF):
+                for _ in range(10):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.05), storage.transaction(REF):
+                            raise NotImplementedError
+                assert connections_out(engine) == 1
+                assert await storage.head(WorkspaceRef("other", "desk")) == Head(0, None)
+            async with storage.transaction(REF) as transaction:
+                assert await transaction.append([draft("after")])
+        finally:
+            await other.dispose()
+        assert connections_out(engine) == 0
 
 
 async def test_a_pool_that_has_no_connection_left_is_busy() -> None:

@@ -5,8 +5,8 @@ never sees it again. So whatever talks to a database runs in a task of its own, 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -45,8 +45,58 @@ async def uninterrupted[T](call: Coroutine[Any, Any, T]) -> T:
     return await _Uninterrupted(call)
 
 
+class Line:
+    """Callers who take turns, in the order in which they came.
+
+    What a cancelled caller began may go on without it. Nobody has a turn before that has ended: so of those who wait
+    for the same thing, however many are cancelled, there is one at a time.
+    """
+
+    def __init__(self, ended: Callable[[], object] = lambda: None) -> None:
+        """Begins with nobody in it.
+
+        Args:
+            ended: What to do each time that the last one has gone.
+        """
+        self._lock = asyncio.Lock()
+        self._left: set[asyncio.Task[None]] = set()
+        self._users = 0
+        self._ended = ended
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        """Waits for those who came before, and for what they left."""
+        self._users += 1
+        try:
+            async with self._lock:
+                while self._left:
+                    await asyncio.wait(self._left)
+                yield
+        finally:
+            self._leave()
+
+    def left(self, task: "asyncio.Task[None]") -> None:
+        """Takes note of what a cancelled caller began, and goes on without it."""
+        self._users += 1
+        self._left.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._left.discard(task)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._ended()
+
+
 async def or_give_back[T](
-    call: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, None]], *, owner: object
+    call: Coroutine[Any, Any, T],
+    give_back: Callable[[T], Coroutine[Any, Any, None]],
+    *,
+    owner: object,
+    line: Line | None = None,
 ) -> T:
     """Awaits a call that gets something, and returns it; for a caller that is cancelled it is given back.
 
@@ -56,6 +106,7 @@ async def or_give_back[T](
         call: What gets something, such as a connection, perhaps after a while.
         give_back: Gives it back, where the caller is gone by then.
         owner: Whose it is: see `given_back`.
+        line: Whose turn it is meanwhile, if anybody waits for the next one.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled meanwhile.
@@ -70,6 +121,8 @@ async def or_give_back[T](
         if not giving_back.done():
             _GIVING_BACK[giving_back] = owner
             giving_back.add_done_callback(_GIVING_BACK.pop)
+            if line is not None:
+                line.left(giving_back)
         raise
 
 

@@ -3,7 +3,6 @@
 It opens transactions and serves reads; the statements are in the modules of `reflexr.sql.catalog`.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ from typing import Self, override
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from reflexr.core import DeadLetter, Draft, Envelope, RuleProgress, Run, StoredRule
-from reflexr.sql.cancellation import to_the_end
+from reflexr.sql.cancellation import Line, to_the_end
 from reflexr.sql.catalog import catalog_of
 from reflexr.sql.databases import Database
 from reflexr.sql.discovery import START
@@ -88,7 +87,7 @@ class SqlStorage(Storage):
             link = PostgresLink if self._database.is_postgresql else SqliteLink
             self._wakeups.link = link(engine, self._wakeups)
         self._notifies = listen and self._database.is_postgresql
-        self._queues: dict[WorkspaceRef, _Queue] = {}
+        self._lines: dict[WorkspaceRef, Line] = {}
 
     async def __aenter__(self) -> Self:
         """Returns itself."""
@@ -174,7 +173,10 @@ class SqlStorage(Storage):
                 if transaction.changed:
                     self._wakeups.announce((workspace,))
 
-        async with self._turn(workspace), self._database.transaction(take, committed) as (_, transaction):
+        async with (
+            self._turn(workspace) as line,
+            self._database.transaction(take, committed, line) as (_, transaction),
+        ):
             at_hand.append(transaction)
             try:
                 yield transaction
@@ -330,17 +332,12 @@ class SqlStorage(Storage):
         return SqlTransaction(workspace, row, session, self._catalog, self._known)
 
     @asynccontextmanager
-    async def _turn(self, workspace: WorkspaceRef) -> AsyncGenerator[None]:
+    async def _turn(self, workspace: WorkspaceRef) -> AsyncGenerator[Line]:
         """Waits for those of this process who came before, without a connection: the pool has few."""
-        queue = self._queues.setdefault(workspace, _Queue())
-        queue.users += 1
-        try:
-            async with queue.lock:
-                yield
-        finally:
-            queue.users -= 1
-            if not queue.users:
-                del self._queues[workspace]
+        if (line := self._lines.get(workspace)) is None:
+            line = self._lines[workspace] = Line(lambda: self._lines.pop(workspace))
+        async with line.turn():
+            yield line
 
 
 @asynccontextmanager
@@ -371,11 +368,3 @@ def _check_joined(connection: AsyncConnection, *, postgresql: bool) -> None:
         raise EngineError(
             "a connection that commits each statement by itself cannot be joined: begin a transaction on another"
         )
-
-
-class _Queue:
-    """Those who want a transaction on one workspace, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
