@@ -12,13 +12,29 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from reflexr.core import Actor
 from reflexr.fastapi import Unauthorized
 from reflexr.fastapi.callers import Callers
 from reflexr.workspace import WorkspaceError
 
-from .ops import ADA, EVENTS, RUNS, TOKENS, Ops, bearer, client_of, ops, serving
+from .ops import (
+    ADA,
+    COMMANDS,
+    DEAD_LETTERS,
+    EVENTS,
+    RULES,
+    RUNS,
+    SCHEDULES,
+    TOKENS,
+    Ops,
+    bearer,
+    client_of,
+    ops,
+    serving,
+)
 from .serving import served
 
 
@@ -166,6 +182,92 @@ async def test_credentials_in_a_url_are_in_no_access_log(
     assert line.count(url.partition("?")[0]) == 1
     assert "ada" not in line
     assert "secret" not in line
+
+
+_STREAM = "/workspaces/prod/stream"
+
+_UNKNOWN = [
+    *(
+        (method, f"{path}{slashes}")
+        for path in ("/rules", "/schedules", EVENTS, COMMANDS, DEAD_LETTERS, SCHEDULES, _STREAM)
+        for slashes in ("/", "//")
+        for method in ("GET", "POST")
+    ),
+    ("GET", _STREAM),
+    ("POST", _STREAM),
+    ("DELETE", _STREAM),
+    ("GET", "/workspaces/a%0Ab/stream"),
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "/api/v1"])
+@pytest.mark.parametrize(("method", "path"), _UNKNOWN)
+async def test_credentials_sent_to_what_is_but_almost_a_path_are_in_no_record(
+    method: str, path: str, prefix: str
+) -> None:
+    application = ops(prefix=prefix)
+    scopes: list[Scope] = []
+
+    async def recording(scope: Scope, receive: Receive, send: Send) -> None:
+        scopes.append(scope)
+        await application.app(scope, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(recording), base_url="http://ops") as client:
+        answer = await client.request(method, f"{prefix}{path}?a=1&token=secret")
+    assert answer.status_code == 404
+    assert answer.json() == {"detail": "Not Found"}
+    assert answer.headers.keys() == {"content-length", "content-type"}
+    (scope,) = scopes
+    assert scope["query_string"] == b"a=1"
+
+
+@pytest.mark.parametrize("path", [f"{RULES}/", f"{RUNS}//", f"{RULES}/a/history/", f"{RUNS}/a/"])
+async def test_a_name_that_ends_in_a_slash_is_asked_for_as_any_other(path: str) -> None:
+    async with client_in_process(ops()) as client:
+        answer = await client.get(f"{path}?token=secret")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await client.get(path, headers=bearer("ada"))).json()["detail"]["type"] in {"not_found", "invalid"}
+
+
+async def test_what_is_named_as_the_stream_keeps_its_methods() -> None:
+    async with client_in_process(ops()) as client:
+        answer = await client.post(f"{RUNS}/stream")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
+async def test_other_paths_of_an_application_are_left_to_it() -> None:
+    application = ops(prefix="/api")
+
+    @application.app.get("/rules/")
+    @application.app.get("/feed/stream")
+    def answered(token: str) -> str:
+        return token
+
+    async with client_in_process(application) as client:
+        assert (await client.get("/rules/?token=theirs")).json() == "theirs"
+        assert (await client.get("/feed/stream?token=theirs")).json() == "theirs"
+        assert (await client.get("/rules?token=theirs")).headers["location"] == "http://ops/rules/?token=theirs"
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "status"),
+    [
+        (_STREAM, {"ws": "none"}, 404),
+        (f"{_STREAM}/", {"ws": "none"}, 404),
+        (f"{_STREAM}/", {}, 403),
+        (f"{_STREAM}//", {}, 403),
+    ],
+)
+async def test_credentials_sent_for_a_stream_that_is_not_served_are_in_no_log(
+    path: str, options: dict[str, Any], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "uvicorn")
+    async with serving(access_log=True, **options) as site:
+        with pytest.raises(InvalidStatus) as raised:
+            await connect(f"{site.at.ws}{path}?token=secret", proxy=None)
+    assert raised.value.response.status_code == status
+    assert path in caplog.text
+    assert "secret" not in caplog.text
 
 
 class Traced:

@@ -16,7 +16,7 @@ from reflexr.fastapi.callers import DEFAULT_CREDENTIALS, Callers, ResolveActor
 from reflexr.fastapi.connections import StreamLimits
 from reflexr.fastapi.endpoints import Endpoints
 from reflexr.fastapi.refusals import described
-from reflexr.fastapi.routes import WORKSPACE, route_class
+from reflexr.fastapi.routes import SLASHES, WORKSPACE, route_class, unknown, unknown_route_class
 from reflexr.fastapi.streams import Streams
 from reflexr.workspace import (
     Authorize,
@@ -60,7 +60,18 @@ class ReflexrRouter(APIRouter):
             """A workspace's log as it grows, and commands: `reflexr.v1` over a WebSocket."""
             await streams.serve(websocket, workspace_id)
 
-        self.add_api_websocket_route(f"{WORKSPACE}/stream", stream)
+        async def unknown_stream(websocket: WebSocket) -> None:
+            callers.redact(websocket.scope)
+            await websocket.close()
+
+        self.add_api_websocket_route(_STREAM, stream)
+        self.add_api_websocket_route(f"{_STREAM}{SLASHES}", unknown_stream)
+        # Starlette would send a client that adds a slash to the path without, along with the token in its URL; and a
+        # server that has no WebSocket library asks for a stream over HTTP.
+        slashed = [f"{path}{SLASHES}" for path in (_COMMANDS, _STREAM, *(read.path for read in _READS))]
+        unserved = unknown_route_class(callers)
+        for path in (_STREAM, *slashed):
+            self.add_api_route(path, unknown, methods=["GET"], include_in_schema=False, route_class_override=unserved)
 
     async def close(self) -> None:
         """Closes every stream with 1001, as the server is going away, and refuses new ones.
@@ -153,6 +164,10 @@ class _Read:
     headers: Mapping[str, Any] = field(default_factory=lambda: ETAG)
 
 
+_COMMANDS: Final = f"{WORKSPACE}/commands"
+
+_STREAM: Final = f"{WORKSPACE}/stream"
+
 # Those that end in a name of their own come first, so that an id of a workspace that ends in `/rules` is read as one.
 _READS: Final = (
     _Read(f"{WORKSPACE}/events", "read_events", list[Envelope], [bodies.ENVELOPE_EXAMPLE], {**ETAG, **LINK}),
@@ -172,7 +187,7 @@ def _add_writes(router: APIRouter, endpoints: Endpoints) -> None:
     refusals = described(401, 403, 404, 409, 413, 422, 503)
     result = {"type": "command_result", "command_id": "c-1", "ok": True, "outcome": bodies.PUBLISHED_EXAMPLE}
     router.add_api_route(
-        f"{WORKSPACE}/commands",
+        _COMMANDS,
         endpoints.execute_command,
         methods=["POST"],
         operation_id="execute_command",

@@ -33,6 +33,9 @@ _JSON_TYPE: Final = re.compile(r"application/([^/\s]+\+)?json")
 WORKSPACE: Final = "/workspaces/{workspace_id:reflexr_id}"
 """The path of a workspace, whose id may have any character, also slashes and line breaks."""
 
+SLASHES: Final = "/{slashes:reflexr_slashes}"
+"""What a path ends in that is one but for a slash, or for more of them."""
+
 
 class _IdConvertor(PathConvertor):
     """A part of a path that may have any character."""
@@ -40,7 +43,14 @@ class _IdConvertor(PathConvertor):
     regex = r"[\s\S]*"
 
 
+class _SlashesConvertor(PathConvertor):
+    """The slashes that a path ends in, but for the first."""
+
+    regex = r"/*"
+
+
 register_url_convertor("reflexr_id", _IdConvertor())
+register_url_convertor("reflexr_slashes", _SlashesConvertor())
 
 
 def caller_of(request: Request) -> Caller:
@@ -99,6 +109,29 @@ def route_class(callers: Callers, max_body: int) -> type[APIRoute]:
             return handler
 
     return Route
+
+
+async def unknown() -> None:
+    """Answers as at any path that does not exist."""
+    raise HTTPException(404)
+
+
+def unknown_route_class(callers: Callers) -> type[APIRoute]:
+    """Returns the class of the routes that answer `unknown`, which keep credentials in a URL out of every record.
+
+    Add them last, for GET: any other method is then left to the routes that have the path.
+    """
+
+    class UnknownRoute(APIRoute):
+        """A path that a client may take for one of reflexr's, and send credentials to."""
+
+        @override
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            # Also for every other method, or else it would be told that it may try GET.
+            callers.redact(scope)
+            await unknown()
+
+    return UnknownRoute
 
 
 class _BodyRefused(HTTPException):
