@@ -1,6 +1,7 @@
 """Ambiguity: JSON texts in which an object has two members of one name, so that two readers may take different ones."""
 
 import json
+from collections import Counter
 from typing import Any
 
 
@@ -32,12 +33,9 @@ class _RepeatedError(Exception):
 
 
 def _check(members: list[tuple[str, Any]]) -> None:
-    names = {name for name, _ in members}
-    if len(names) < len(members):
-        for name, _ in members:
-            if name not in names:
-                raise _RepeatedError(name)
-            names.remove(name)
+    counted = Counter(name for name, _ in members)
+    if len(counted) < len(members):
+        raise _RepeatedError(next(name for name, count in counted.items() if count > 1))
 
 
 def _nothing(_: str) -> None:
