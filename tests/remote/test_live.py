@@ -33,7 +33,7 @@ async def test_a_client_hears_an_answer_while_the_model_gives_it_and_then_the_lo
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
         while heard.empty():
-            # Nobody may be listening yet.
+            # Nobody may be listening yet, and nothing tells the model when somebody does.
             yield NOTHING_YET
             await asyncio.sleep(0.01)
         for piece in PIECES:

@@ -44,6 +44,7 @@ async def answer(reaction: Reaction[None]) -> None:
         while True:
             if reaction.live.is_heard:
                 break
+            # Nothing tells a run that somebody has begun to listen: it asks again.
             await asyncio.sleep(0.005)
     for number in range(1, WORDS + 1):
         reaction.live.send(f"{number} ")

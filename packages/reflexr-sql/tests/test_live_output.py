@@ -85,6 +85,7 @@ async def until(condition: Callable[[], bool]) -> None:
         while True:
             if condition():
                 return
+            # The port tells nobody when it learns of a listener elsewhere: it is asked again.
             await asyncio.sleep(0.005)
 
 
@@ -559,6 +560,7 @@ async def test_a_listener_whose_connection_breaks_comes_back(
                 while not taking.done():
                     number += 1
                     here.send(REF, delta(number))
+                    # What is said while the link is away is lost, so it goes on saying something until it is heard.
                     await asyncio.sleep(0.005)
             assert await taking
     await engine.dispose()
