@@ -45,15 +45,15 @@ async def uninterrupted[T](call: Coroutine[Any, Any, T]) -> T:
     return await _Uninterrupted(call)
 
 
-class Line:
-    """Callers who take turns, in the order in which they came.
+class FairLock:
+    """A lock that callers get in the order in which they came.
 
     What a cancelled caller began may go on without it. Nobody has a turn before that has ended: so of those who wait
     for the same thing, however many are cancelled, there is one at a time.
     """
 
     def __init__(self, ended: Callable[[], object] = lambda: None) -> None:
-        """Begins with nobody in it.
+        """Begins with nobody who wants it.
 
         Args:
             ended: What to do each time that the last one has gone.
@@ -96,7 +96,7 @@ async def or_give_back[T](
     give_back: Callable[[T], Coroutine[Any, Any, None]],
     *,
     owner: object,
-    line: Line | None = None,
+    lock: FairLock | None = None,
 ) -> T:
     """Awaits a call that gets something, and returns it; for a caller that is cancelled it is given back.
 
@@ -106,7 +106,7 @@ async def or_give_back[T](
         call: What gets something, such as a connection, perhaps after a while.
         give_back: Gives it back, where the caller is gone by then.
         owner: Whose it is: see `given_back`.
-        line: Whose turn it is meanwhile, if anybody waits for the next one.
+        lock: Whose turn it is meanwhile, if anybody waits for the next one.
 
     Raises:
         asyncio.CancelledError: The caller was cancelled meanwhile.
@@ -121,8 +121,8 @@ async def or_give_back[T](
         if not giving_back.done():
             _GIVING_BACK[giving_back] = owner
             giving_back.add_done_callback(_GIVING_BACK.pop)
-            if line is not None:
-                line.left(giving_back)
+            if lock is not None:
+                lock.left(giving_back)
         raise
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from reflexr.sql.cancellation import Line, given_back, or_give_back, to_the_end
+from reflexr.sql.cancellation import FairLock, given_back, or_give_back, to_the_end
 from reflexr.sql.errors import EngineError, SqlStorageError
 from reflexr.sql.sessions import (
     BEGIN_OPTION,
@@ -63,7 +63,7 @@ class Database:
         self._clock = clock if clock is not None or self.is_postgresql else system_clock
         self._latest: datetime | None = None
         # SQLite has one writer at a time: this process's take turns in the order in which they come.
-        self._line = None if self.is_postgresql else Line()
+        self._lock = None if self.is_postgresql else FairLock()
 
     def now(self) -> int | None:
         """Returns what time it is, in microseconds, or `None` where the database itself knows.
@@ -101,7 +101,7 @@ class Database:
         self,
         begin: Callable[[Session], Coroutine[Any, Any, T]],
         committed: Callable[[], None] = lambda: None,
-        line: Line | None = None,
+        lock: FairLock | None = None,
     ) -> AsyncGenerator[tuple[Session, T]]:
         """Opens a transaction, which commits when the block ends normally and rolls back if it raises.
 
@@ -109,12 +109,12 @@ class Database:
             begin: What to do in it first, such as taking a lock. It is done again where the connection turns out to be
                 lost, as nothing was done by then.
             committed: What to do once it is committed, also for a caller that was cancelled meanwhile.
-            line: Who waits for the same lock, if there are others than those who wait for SQLite's one writer.
+            lock: What the caller has, if it waits for others than for SQLite's one writer: what it leaves keeps it.
         """
-        line = line if self._line is None else self._line
-        async with nullcontext() if self._line is None else self._line.turn():
+        lock = lock if self._lock is None else self._lock
+        async with nullcontext() if self._lock is None else self._lock.turn():
             connection, began = await _retried(
-                lambda: or_give_back(self._begin(begin), _roll_back, owner=self.engine, line=line)
+                lambda: or_give_back(self._begin(begin), _roll_back, owner=self.engine, lock=lock)
             )
             try:
                 yield Session(connection.driver), began

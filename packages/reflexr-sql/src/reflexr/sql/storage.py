@@ -11,7 +11,7 @@ from typing import Self, override
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from reflexr.core import DeadLetter, Draft, Envelope, RuleProgress, Run, StoredRule
-from reflexr.sql.cancellation import Line, to_the_end
+from reflexr.sql.cancellation import FairLock, to_the_end
 from reflexr.sql.catalog import catalog_of
 from reflexr.sql.databases import Database
 from reflexr.sql.discovery import START
@@ -87,7 +87,7 @@ class SqlStorage(Storage):
             link = PostgresLink if self._database.is_postgresql else SqliteLink
             self._wakeups.link = link(engine, self._wakeups)
         self._notifies = listen and self._database.is_postgresql
-        self._lines: dict[WorkspaceRef, Line] = {}
+        self._locks: dict[WorkspaceRef, FairLock] = {}
 
     async def __aenter__(self) -> Self:
         """Returns itself."""
@@ -174,8 +174,8 @@ class SqlStorage(Storage):
                     self._wakeups.announce((workspace,))
 
         async with (
-            self._turn(workspace) as line,
-            self._database.transaction(take, committed, line) as (_, transaction),
+            self._turn(workspace) as lock,
+            self._database.transaction(take, committed, lock) as (_, transaction),
         ):
             at_hand.append(transaction)
             try:
@@ -332,12 +332,12 @@ class SqlStorage(Storage):
         return SqlTransaction(workspace, row, session, self._catalog, self._known)
 
     @asynccontextmanager
-    async def _turn(self, workspace: WorkspaceRef) -> AsyncGenerator[Line]:
+    async def _turn(self, workspace: WorkspaceRef) -> AsyncGenerator[FairLock]:
         """Waits for those of this process who came before, without a connection: the pool has few."""
-        if (line := self._lines.get(workspace)) is None:
-            line = self._lines[workspace] = Line(lambda: self._lines.pop(workspace))
-        async with line.turn():
-            yield line
+        if (lock := self._locks.get(workspace)) is None:
+            lock = self._locks[workspace] = FairLock(lambda: self._locks.pop(workspace))
+        async with lock.turn():
+            yield lock
 
 
 @asynccontextmanager
