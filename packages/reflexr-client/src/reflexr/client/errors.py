@@ -19,7 +19,8 @@ class Unauthorized(ClientError):
 class Unavailable(ClientError):
     """The server was not reached, or did not answer, as often and as long as the back-off allows. Try again later.
 
-    A command may have been carried out all the same: repeat it under the same `command_id`, which carries it out once.
+    A command may have been carried out all the same: repeat it under the same `command_id`, and a server that remembers
+    its result does not carry it out again.
 
     Attributes:
         message: What was tried, and how it failed the last time.
